@@ -34,7 +34,7 @@ from mtl.runs import (
 from mtl.tools import attached
 
 with deferred.imports():  # Each command imports only the tools that it uses.
-    from mtl.runs import loss_rates, text_codes, unknown_values
+    from mtl.runs import loss_rates, source_epochs, text_codes, unknown_values
     from mtl.tools import clip_audit, scoring
     from mtl.tools.clip_audit import checkpoint_audit, report
     from mtl.tools.drawing import curve_files
@@ -82,6 +82,8 @@ def train(
       SystemExit: a signal asked the process to stop; the trained steps are saved.
     """
     observers = [*attached.list_observers(experiment), text_codes.observe]
+    if types.read_member(experiment.data.source, types.Source, "orders_rows"):
+        observers.append(source_epochs.observe)
     if types.read_member(experiment.data.source, types.Source, "known_steps") is not None:
         observers.append(loss_rates.observe)
     return training.Training(experiment, model_dir, on_start, part, observers).run()

@@ -21,9 +21,10 @@ from mtl import (
     networks,
     serving,
     spec,
+    types,
     verbs,
 )
-from mtl.data import pipeline
+from mtl.data import packed, pipeline
 from mtl.optimization import optimizers, update
 from mtl.runs import evaluation
 from mtl.serving import exporter
@@ -58,6 +59,26 @@ class Rows:
         for index, row in enumerate(zip(*columns, strict=True)):
             values = [value.tolist() if hasattr(value, "tolist") else value for value in row]
             yield f"{split} row {index}", dict(zip(names, values, strict=True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blocks(Rows):
+    """Rows in blocks of ten, of which training mixes `window` at a time."""
+
+    window: int
+
+    def list_blocks(self, split, spec):
+        columns = self.splits[split]
+        count = len(next(iter(columns.values())))
+
+        def read(block, fields):
+            rows = slice(10 * block, 10 * block + 10)
+            return {
+                name: packed.pack_field(columns[name][rows], own) for name, own in fields.items()
+            }
+
+        sizes = [min(10, count - start) for start in range(0, count, 10)]
+        return types.Blocks(sizes, self.window, read)
 
 
 def rows(num, seed):

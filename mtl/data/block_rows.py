@@ -10,7 +10,7 @@ import collections
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,9 @@ class Windowed:
         """
         size = plan.batch_size // num_shards
         positions = np.arange(size) + shard * size
-        reader = _WindowReader(plan, self._layout, self._fields, self._blocks, positions)
+        reader = _WindowReader(
+            plan, self._layout, self._fields, self._blocks, positions, self._make_rows
+        )
 
         def take(step: np.ndarray) -> list[np.ndarray]:
             return reader.take(int(step) + np.arange(together))
@@ -114,10 +116,18 @@ class Windowed:
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn a raw batch of B rows into {name: [B, ...]}."""
-        values = self._layout.unpack([batch[str(index)] for index in range(len(batch))], None)
+        values = self._unpack(batch)
         return {
             name: values[name] for name in (spec.fields if with_labels else spec.feature_fields)
         }
+
+    def _unpack(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Return {name: [B, ...]} of all fields in memory."""
+        return self._layout.unpack([batch[str(index)] for index in range(len(batch))], None)
+
+    def _make_rows(self, values: Mapping[str, packed.Values]) -> memory_rows.Rows:
+        """Return the rows of a window; a single thread calls it for one window after the other."""
+        return memory_rows.Rows(self._layout, values)
 
     def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
         """Fail if the windows of a process need more memory than the machine has."""
@@ -135,6 +145,7 @@ class _WindowReader:
       fields: {name: field}.
       blocks: the blocks.
       positions: the places in a batch that this process reads, int64 [P].
+      make_rows: returns the rows of a window with this layout, given {field: their values}.
     """
 
     def __init__(
@@ -144,9 +155,10 @@ class _WindowReader:
         fields: Mapping[str, spec_lib.Field],
         blocks: types.Blocks,
         positions: np.ndarray,
+        make_rows: Callable[[Mapping[str, packed.Values]], memory_rows.Rows],
     ):
         self._plan, self._layout, self._fields, self._blocks = plan, layout, fields, blocks
-        self._positions = positions
+        self._positions, self._make_rows = positions, make_rows
         self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
@@ -203,4 +215,4 @@ class _WindowReader:
         self._open_blocks = open_blocks
         window_values = packed.join_fields(parts, self._fields)
         permutations = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
-        return memory_rows.Rows(self._layout, window_values), np.stack(permutations)
+        return self._make_rows(window_values), np.stack(permutations)

@@ -1,4 +1,4 @@
-"""Rows in memory with the ids of their texts, which are looked up once, when the rows are read.
+"""Rows with the ids of their texts, which are looked up once, when the rows are read into memory.
 
 data = coded_rows.code_texts(pipeline, {"job": {"categorical_job": look_up}})
 features, labels = iterator.get_next()                # of data.dataset(..., training=True)
@@ -7,16 +7,20 @@ features = data.unpack(features)         # job: texts; a step makes them only if
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import pyarrow as pa
 
 from mtl import spec as spec_lib
 from mtl import types
-from mtl.data import in_memory, memory_rows, packed, pipeline
+from mtl.data import block_rows, in_memory, memory_rows, packed, pipeline, windows
 from mtl.deferred import tf, tf1
 from mtl.step import codes
 
@@ -28,6 +32,11 @@ Encoders: TypeAlias = Mapping[str, Mapping[str, Encode]]
 
 # The number of distinct values that are looked up at once.
 _AT_ONCE = 1 << 20
+# Numbers of texts are int32.
+_MOST_TEXTS = 1 << 31
+# The most elements of `Windowed.take_batches` between the reader and the step. Sixteen calls of
+# `Dataset.map` decode in parallel, and a few elements are cut into batches and prefetched.
+_MOST_ELEMENTS = 24
 
 
 # The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].
@@ -57,10 +66,11 @@ class Coding:
       other_ids: (field, column) of the ids of fields with several values in a row.
       fields: {name: field} of all fields in memory.
       added: the names of features of a batch that are not fields of `spec`.
+      texts: the texts for which numbers stand.
     """
 
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
-        self.encoders, self._spec = encoders, spec
+        self.encoders, self._spec, self.texts = encoders, spec, Texts()
         self.scalars, texts = self._divide_texts()
         self.scalar_ids, self.other_ids = self._divide_ids()
         number_fields: dict[str, Any] = {}
@@ -99,7 +109,37 @@ class Coding:
         field = self._spec.fields[name]
         return _Numbers(cast(Any, field.shape), field.is_ragged)
 
-    def place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
+    def open_lookups(self) -> Lookups:
+        """Return the function that looks up the ids of distinct values, for `code`."""
+        return Lookups(
+            [
+                (self.encoders[name][column], self._spec.fields[name].dtype)
+                for name, column in self._pairs
+            ]
+        )
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        """(field, column) of all ids."""
+        return [*self.scalar_ids, *self.other_ids]
+
+    def code(self, values: Mapping[str, packed.Values], look_up: Lookups) -> dict[str, Any]:
+        """Return {name of `fields`: its values}, given {field of the rows: its values}."""
+        coded = {name: _Coded(values[name], self._spec.fields[name]) for name in self.encoders}
+        tables = look_up([coded[name].distinct for name, _ in self._pairs])
+        ids = {
+            pair: coded[pair[0]].take(table)
+            for pair, table in zip(self._pairs, tables, strict=True)
+        }
+        name, field = next(iter(self._spec.fields.items()))
+        texts = {name: own.texts for name, own in coded.items() if own.texts is not None}
+        firsts = self.texts.add(texts, packed.count_rows(values[name], field))
+        numbers = {name: coded[name].number_from(first) for name, first in firsts.items()}
+        in_memory_values: dict[str, Any] = {**values, **numbers}
+        self._place(in_memory_values, ids)
+        return in_memory_values
+
+    def _place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
         """Put the ids of fields, and the numbers of their texts, in their places in `values`."""
         for pair in self.other_ids:
             values[name_code(*pair)] = ids[pair]
@@ -107,6 +147,13 @@ class Coding:
             values[_NUMBERS] = np.stack([values.pop(name) for name in self.scalars], axis=1)
         if self.scalar_ids:
             values[_IDS] = np.stack([ids[pair] for pair in self.scalar_ids], axis=1)
+
+    def choose(
+        self, values: Mapping[str, Any], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Return the values of the fields of a specification, and those of added features."""
+        names = [*(spec.fields if with_labels else spec.feature_fields), *self.added]
+        return {name: values[name] for name in names if name in values}
 
     def take_apart(
         self, features: Mapping[str, Any]
@@ -127,49 +174,126 @@ def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
     return tf.unstack(tf.cast(features[name], tf.int64), axis=1)
 
 
+class Texts:
+    """The distinct texts of rows, by the numbers that stand for them in the batches.
+
+    Attributes:
+      most_rows: texts of windows are dropped once so many later rows are in batches; infinity keeps
+        all texts.
+    """
+
+    def __init__(self) -> None:
+        self.most_rows = math.inf
+        self._parts: list[_TextPart] = []
+        self._ends: dict[str, int] = {}
+        self._lock = threading.Lock()  # A thread reads windows while a step looks texts up.
+
+    def add(self, texts: Mapping[str, pa.LargeBinaryArray], rows: int) -> dict[str, int]:
+        """Add distinct texts, and return the number of the first text of each field.
+
+        Args:
+          texts: {field: its distinct texts} of some rows.
+          rows: the number of these rows.
+        """
+        with self._lock:
+            firsts = {name: self._ends.get(name, 0) for name in texts}
+            # The numbers of a long training begin anew before they exceed int32.
+            firsts = {
+                name: first if first + len(texts[name]) < _MOST_TEXTS else 0
+                for name, first in firsts.items()
+            }
+            self._ends = {name: first + len(texts[name]) for name, first in firsts.items()}
+            self._parts.append(_TextPart(rows, firsts, texts))
+            # The last part is read ahead, and training has just begun with the part before.
+            while sum(part.rows for part in self._parts[1:-2]) >= self.most_rows:
+                del self._parts[0]
+        return firsts
+
+    def find(self, field: str, numbers: np.ndarray) -> np.ndarray:
+        """Return the texts of a field with these numbers, int64 [...], as objects [...]."""
+        with self._lock:
+            parts = list(self._parts)
+        texts = np.full(numbers.shape, None, object)
+        for part in parts:
+            places, part_texts = numbers - part.firsts[field], part.texts[field]
+            mask = (places >= 0) & (places < len(part_texts))
+            if mask.any():
+                part_texts = part_texts.take(pa.array(places[mask]))
+                texts[mask] = part_texts.to_numpy(zero_copy_only=False)
+        assert None not in texts  # See `_MOST_ELEMENTS`.
+        return texts
+
+
+class _TextPart(NamedTuple):
+    """The distinct texts of the rows of a split, or of a window.
+
+    Attributes:
+      rows: the number of rows.
+      firsts: {field: the number of its first text}.
+      texts: {field: its texts}.
+    """
+
+    rows: int
+    firsts: Mapping[str, int]
+    texts: Mapping[str, pa.LargeBinaryArray]
+
+
 class CodedRows(in_memory.InMemory):
     """The rows of a source in memory, with numbers of distinct texts, and with ids of texts.
 
     Args:
       source: reads and decodes the rows.
       spec: the fields of the rows.
-      encoders: the functions that look up ids.
+      coding: turns the values of fields into numbers and ids.
     """
 
-    def __init__(self, source: types.Source, spec: spec_lib.Spec, encoders: Encoders):
+    def __init__(self, source: types.Source, spec: spec_lib.Spec, coding: Coding):
         super().__init__(source, spec)
-        self.coding = Coding(spec, encoders)
-        self.texts: dict[str, np.ndarray] = {}
-        self._layout = memory_rows.Layout(self.coding.fields)
+        self._coding, self._layout = coding, memory_rows.Layout(coding.fields)
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}, with numbers and ids; see `Coding`."""
-        values = self._take(batch)
-        names = [*(spec.fields if with_labels else spec.feature_fields), *self.coding.added]
-        return {name: values[name] for name in names if name in values}
+        return self._coding.choose(self._take(batch), spec, with_labels)
 
     def _read(self, split: str) -> memory_rows.Rows:
         setting = ("Pipeline.cache", True)
-        values: dict[str, Any] = dict(
-            in_memory.read_split(self._source, split, self._spec, setting)
-        )
-        encoders = self.coding.encoders
-        coded_fields = {name: _Coded(values[name], self._spec.fields[name]) for name in encoders}
-        for name, field in coded_fields.items():
-            if self._spec.fields[name].dtype == "string":
-                values[name], self.texts[name] = field.numbers, field.distinct
-        pairs = [*self.coding.scalar_ids, *self.coding.other_ids]
-        tables = look_up(
-            [(encoders[name][column], coded_fields[name].distinct) for name, column in pairs]
-        )
-        ids = {
-            pair: coded_fields[pair[0]].take(table)
-            for pair, table in zip(pairs, tables, strict=True)
-        }
-        self.coding.place(values, ids)
-        return memory_rows.Rows(self._layout, values)
+        values = in_memory.read_split(self._source, split, self._spec, setting)
+        with contextlib.closing(self._coding.open_lookups()) as look_up:
+            return memory_rows.Rows(self._layout, self._coding.code(values, look_up))
+
+
+class CodedWindows(block_rows.Windowed):
+    """Makes training batches, with numbers and ids of texts, of a split that lies in blocks.
+
+    Args:
+      spec: the fields of the rows.
+      blocks: the blocks of the split.
+      coding: turns the values of fields into numbers and ids.
+    """
+
+    def __init__(self, spec: spec_lib.Spec, blocks: types.Blocks, coding: Coding):
+        super().__init__(spec.fields, blocks)
+        self._coding, self._layout = coding, memory_rows.Layout(coding.fields)
+        self._look_up = coding.open_lookups()
+
+    def take_batches(
+        self, plan: windows.Plan, *, num_shards: int = 1, together: int = 1, **settings: Any
+    ) -> tf.data.Dataset:
+        """Return endless raw batches for `decode`, each of `together` steps."""
+        element = together * plan.batch_size // num_shards
+        self._coding.texts.most_rows = _MOST_ELEMENTS * element
+        return super().take_batches(plan, num_shards=num_shards, together=together, **settings)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn a raw batch of B rows into {name: [B, ...]}, with numbers and ids; see `Coding`."""
+        return self._coding.choose(self._unpack(batch), spec, with_labels)
+
+    def _make_rows(self, values: Mapping[str, packed.Values]) -> memory_rows.Rows:
+        return memory_rows.Rows(self._layout, self._coding.code(values, self._look_up))
 
 
 class _Coded:
@@ -182,12 +306,15 @@ class _Coded:
     Attributes:
       numbers: the number of each value, an array [N, ...] or lists, int32.
       distinct: the distinct values, [D].
+      texts: the distinct values in less memory; None for whole numbers.
     """
 
     def __init__(self, values: Any, field: spec_lib.Field):
         flat = values.values if field.is_ragged else values
+        self.texts: pa.LargeBinaryArray | None = None
         if isinstance(flat, packed.Texts):
-            numbers, distinct = flat.numbers, np.array(flat.distinct.to_pylist(), object)
+            numbers, self.texts = flat.numbers, flat.distinct
+            distinct = self.texts.to_numpy(zero_copy_only=False)
         else:
             # Whole numbers are looked up as well, each distinct number once.
             distinct, numbers = np.unique(flat, return_inverse=True)
@@ -209,29 +336,51 @@ class _Coded:
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]
 
+    def number_from(self, first: int) -> Any:
+        """Return `numbers` with another number for the first distinct value than 0."""
+        if not first:
+            return self.numbers
+        if not isinstance(self.numbers, packed.Lists):
+            return self.numbers + np.int32(first)
+        return self.numbers._replace(values=self.numbers.values + np.int32(first))
 
-def look_up(pairs: Sequence[tuple[Encode, np.ndarray]]) -> list[np.ndarray]:
-    """Return the ids of distinct values, int32 [D], of each encoder with its values [D].
+
+class Lookups:
+    """Looks up the ids of distinct values.
 
     All encoders share one graph: they may share tables, and a session takes milliseconds to make.
+
+    Args:
+      encoders: functions that look up ids, each with the type of its field.
     """
-    encodings, tables = [], []
-    with tf.Graph().as_default() as graph:
-        for encode, distinct in pairs:
-            placeholder = tf1.placeholder(
-                tf.string if distinct.dtype == object else tf.int64, [None]
-            )
-            encodings.append((placeholder, tf.cast(encode(placeholder), tf.int32), distinct))
-        with tf1.Session(graph=graph) as session:
-            session.run(tf1.tables_initializer())
-            for placeholder, ids, distinct in encodings:
-                parts = [np.zeros([0], np.int32)]
-                for start in range(0, len(distinct), _AT_ONCE):
-                    parts.append(
-                        session.run(ids, {placeholder: distinct[start : start + _AT_ONCE]})
-                    )
-                tables.append(np.concatenate(parts))
-    return tables
+
+    def __init__(self, encoders: Sequence[tuple[Encode, str]]):
+        self._encodings: list[tuple[tf.Tensor, tf.Tensor]] = []
+        with tf.Graph().as_default() as graph:
+            for encode, dtype in encoders:
+                kind = tf.string if dtype == "string" else tf.int64
+                placeholder = tf1.placeholder(kind, [None])
+                self._encodings.append((placeholder, tf.cast(encode(placeholder), tf.int32)))
+            initializer = tf1.tables_initializer()
+        # Windows are looked up while another session waits for them, perhaps in all other threads.
+        config = tf1.ConfigProto(use_per_session_threads=True)
+        self._session = tf1.Session(graph=graph, config=config)
+        self._session.run(initializer)
+
+    def __call__(self, distinct: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the ids of distinct values, int32 [D], of each encoder, given the values [D]."""
+        tables = []
+        for (placeholder, ids), values in zip(self._encodings, distinct, strict=True):
+            parts = [np.zeros([0], np.int32)]
+            for start in range(0, len(values), _AT_ONCE):
+                some = values[start : start + _AT_ONCE]
+                parts.append(self._session.run(ids, {placeholder: some}))
+            tables.append(np.concatenate(parts))
+        return tables
+
+    def close(self) -> None:
+        """Free the tables."""
+        self._session.close()
 
 
 def name_code(field: str, column: str) -> str:
@@ -249,9 +398,21 @@ class CodedPipeline(pipeline.Pipeline):
 
     encoders: Encoders = dataclasses.field(default_factory=dict, repr=False)
 
+    @property
+    def starts_anywhere(self) -> bool:
+        """True, as `code_texts` takes such pipelines alone."""
+        return True
+
+    @functools.cached_property
+    def _coding(self) -> Coding:
+        return Coding(self.spec, self.encoders)
+
     @functools.cached_property
     def _row_source(self) -> CodedRows:
-        return CodedRows(self.source, self.spec, self.encoders)
+        return CodedRows(self.source, self.spec, self._coding)
+
+    def _open_windows(self, blocks: types.Blocks) -> CodedWindows:
+        return CodedWindows(self.spec, blocks, self._coding)
 
     def _divide(self, values: dict[str, Any], with_labels: bool) -> tuple[Any, Any]:
         labels = [*self.spec.labels, *self.spec.keys] if with_labels else []
@@ -263,7 +424,7 @@ class CodedPipeline(pipeline.Pipeline):
 
         Texts come from Python. The step makes them only if it reads them.
         """
-        numbers, ids = self._row_source.coding.take_apart(features)
+        numbers, ids = self._coding.take_apart(features)
         numbers = {**features, **numbers}
         values = {}
         for name in self.spec.features:
@@ -279,7 +440,7 @@ class CodedPipeline(pipeline.Pipeline):
         """Return the texts of a field with these numbers."""
 
         def read(flat: np.ndarray) -> np.ndarray:
-            return self._row_source.texts[name][flat]
+            return self._coding.texts.find(name, flat)
 
         def make(flat: tf.Tensor) -> tf.Tensor:
             texts = tf.numpy_function(read, [flat], tf.string, stateful=False)
@@ -288,12 +449,17 @@ class CodedPipeline(pipeline.Pipeline):
         return tf.ragged.map_flat_values(make, numbers)
 
 
+# The order of the rows is that of the plain pipeline. So are the records of the settings, by which
+# `launch.debug` and a later version find the state of the input.
+CodedPipeline.__qualname__ = pipeline.Pipeline.__qualname__
+
+
 def code_texts(data: pipeline.Pipeline, encoders: Encoders) -> CodedPipeline:
-    """Return a pipeline that keeps its training rows in memory, with ids of texts.
+    """Return a pipeline whose training batches have ids of texts.
 
     Args:
-      data: a pipeline whose training takes rows by number, and has them in memory.
+      data: a pipeline whose training takes decoded rows by number.
       encoders: the functions that look up ids when the rows are read.
     """
     settings = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return CodedPipeline(**{**settings, "cache": True, "encoders": encoders})
+    return CodedPipeline(**settings, encoders=encoders)

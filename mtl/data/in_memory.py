@@ -113,18 +113,28 @@ def read_split(
     blocks = types.read_member(source, types.Source, "read_values")(split, spec)
     if blocks is not None:
         with contextlib.suppress(types.DecodeOnlyError):
-            return _join(split, spec, blocks, setting)
-    return _join(split, spec, _decode_blocks(source, split, spec), setting)
+            return join_blocks(split, spec.fields, blocks, setting)
+    return join_blocks(split, spec.fields, _decode_blocks(source, split, spec), setting)
 
 
-def _join(
+def join_blocks(
     split: str,
-    spec: spec_lib.Spec,
+    fields: Mapping[str, spec_lib.Field],
     blocks: Iterable[Mapping[str, Any]],
     setting: tuple[str, Any],
 ) -> dict[str, packed.Values]:
-    """Return the values of all rows of the blocks of a split."""
-    parts: dict[str, list[Any]] = {name: [] for name in spec.fields}
+    """Return {field: its values in all rows of a split}.
+
+    Args:
+      split: the split.
+      fields: {name: field}.
+      blocks: {field: its values} of some rows each, in the order of the rows.
+      setting: the name and the value of the setting that keeps rows in memory, for errors.
+
+    Raises:
+      UserError: the rows do not fit into memory.
+    """
+    parts: dict[str, list[Any]] = {name: [] for name in fields}
     size = 0
     for block in blocks:
         for name in parts:
@@ -132,7 +142,7 @@ def _join(
             size += block[name].nbytes
         memory.require_memory(*setting, size, f"Split {split!r} takes")
     # One field after the other, because the values of a field lie in memory twice meanwhile.
-    return {name: packed.join(parts.pop(name), field) for name, field in spec.fields.items()}
+    return {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
 
 
 def _decode_blocks(

@@ -149,6 +149,10 @@ class MovedOrder(types.RowOrder):
         """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
         return self._moved.take(steps, positions)
 
+    def count_epochs(self, step: int) -> dict[str, float]:
+        """Return {source: the number of its epochs before a step}, whose rates are decided."""
+        return self._moved.count_epochs(step)
+
     def describe(self, steps: int) -> list[str]:
         """Return the share of each source before its rate moves."""
         still = 2 * self._every

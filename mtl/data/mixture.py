@@ -28,6 +28,7 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import (
     filled_fields,
+    in_memory,
     memory_rows,
     mixed_order,
     moved_rates,
@@ -64,13 +65,6 @@ class Part(NamedTuple):
     name: str
     source: types.Source
     split: str
-
-
-class _SplitRows(NamedTuple):
-    """The rows of a split in memory: {source: its number of rows}, and the rows of all sources."""
-
-    counts: dict[str, int]
-    rows: memory_rows.Rows
 
 
 def _check_rates(where: str, value: Any) -> None:
@@ -199,7 +193,7 @@ class Mixture(types.Source):
           UserError: a source lacks a feature or has no rows, or the rows do not fit into memory.
         """
         self._check_fields(spec)
-        counts = self._load(split, spec.fields, spec).counts
+        counts = self._count_sources(split, spec)
         for name, count in counts.items():
             where = f"split {split!r} of Mixture.sources[{name!r}]"
             checks.require(count > 0, where, "hold a record", count)
@@ -295,7 +289,18 @@ class Mixture(types.Source):
         fields = spec.fields if with_labels else spec.feature_fields
         split_rows = self._load(split, fields, spec)
         layout = memory_rows.Layout(fields)
-        return memory_rows.take(layout, lambda _: split_rows.rows, tf.zeros_like(rows), rows)
+        return memory_rows.take(layout, lambda _: split_rows, tf.zeros_like(rows), rows)
+
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[dict[str, packed.Values]]:
+        """Yield {field: its values in the rows of a source} for each source of a split.
+
+        The caller keeps the values. So the copy of the split from an earlier pass is dropped.
+        """
+        lock, cache = self._row_cache
+        with lock:
+            for key in [key for key in cache if key[0] == split]:
+                del cache[key]
+        return self._read_parts(split, spec.fields, spec)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each row of a split, one source after the other."""
@@ -372,27 +377,41 @@ class Mixture(types.Source):
         return filled_fields.Filled(field, field.default)
 
     @functools.cached_property
-    def _row_cache(self) -> tuple[threading.Lock, dict[Any, _SplitRows]]:
+    def _row_cache(self) -> tuple[threading.Lock, dict[Any, memory_rows.Rows]]:
         """A lock for threads of tf.data, and {(split, fields): the rows in memory}."""
         return threading.Lock(), {}
 
+    @functools.cached_property
+    def _counts(self) -> dict[str, dict[str, int]]:
+        """{split: {source: its number of rows}} of all splits that were read."""
+        return {}
+
+    def _count_sources(self, split: str, spec: spec_lib.Spec) -> dict[str, int]:
+        """Return {source: its number of rows} of a split; read the split if nobody has read it."""
+        if split not in self._counts:
+            self._load(split, spec.fields, spec)
+        return self._counts[split]
+
     def _load(
         self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
-    ) -> _SplitRows:
+    ) -> memory_rows.Rows:
         """Return the rows of a split; read the sources at the first call."""
         lock, cache = self._row_cache
         # Fields of the same name may differ in type and default.
         key = split, repr(fields)
         with lock:
             if key not in cache:
-                cache[key] = self._read(split, fields, spec)
+                blocks = self._read_parts(split, fields, spec)
+                setting = "Mixture.sources", list(self.sources)
+                values = in_memory.join_blocks(split, fields, blocks, setting)
+                cache[key] = memory_rows.Rows(memory_rows.Layout(fields), values)
             return cache[key]
 
-    def _read(
+    def _read_parts(
         self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
-    ) -> _SplitRows:
+    ) -> Iterator[dict[str, packed.Values]]:
+        """Yield {field: its values in the rows of a source}, and count the rows of each source."""
         counts: dict[str, int] = {}
-        parts: dict[str, list[Any]] = {name: [] for name in fields}
         size = 0
         for part in self.list_parts(split):
             part_spec, absent = self._divide(part.name, fields, spec)
@@ -404,15 +423,11 @@ class Mixture(types.Source):
             # Absent fields get a value for each row, so that all sources have the same columns.
             values |= {name: fill.repeat(count) for name, fill in absent.items()}
             counts[part.name] = count
-            for name in fields:
-                parts[name].append(values[name])
-                size += values[name].nbytes
-            names = list(counts)
+            size += sum(values[name].nbytes for name in fields)
             # After each source, so that a mixture fails as soon as it exceeds the memory.
-            memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
-        # `pop` frees the parts of a field after they are joined.
-        split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
-        return _SplitRows(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
+            memory.require_memory("Mixture.sources", list(counts), size, f"Split {split!r} takes")
+            yield values
+        self._counts[split] = counts
 
     def _scan_part(
         self, part: Part, part_spec: spec_lib.Spec | None
@@ -424,11 +439,8 @@ class Mixture(types.Source):
 
     def _count(self, split: str) -> int:
         """Return the number of rows of a split."""
-        lock, cache = self._row_cache
-        with lock:
-            cached_splits = [split_rows for (name, _), split_rows in cache.items() if name == split]
-        if cached_splits:
-            return sum(cached_splits[0].counts.values())
+        if split in self._counts:
+            return sum(self._counts[split].values())
         return sum(map(_count_records, self.list_parts(split)))
 
 

@@ -253,17 +253,14 @@ class Pipeline:
         return self._keeps_rows or self._is_numbered(self.train_split)
 
     @property
-    def has_rows_in_memory(self) -> bool:
-        """True if training takes decoded rows by number from memory."""
-        if types.read_member(self.source, types.Source, "orders_rows") or self.sampler is not None:
-            return False
-        if source_lib.names_files(self.source) or self._list_blocks(self.train_split) is not None:
-            return False
-        return self.cache or self._list_rows(self.train_split) is not None
+    def takes_decoded_rows(self) -> bool:
+        """True if training takes decoded rows by number, from memory or from windows."""
+        # Files that rows name, such as images, are decoded at every step.
+        return self.starts_anywhere and not source_lib.names_files(self.source)
 
     def _is_numbered(self, split: str) -> bool:
         """Return True if training takes the rows of a split by number."""
-        if types.read_member(self.source, types.Source, "orders_rows"):
+        if self._orders_itself:
             return True
         return self._list_blocks(split) is not None or self._list_rows(split) is not None
 
@@ -281,6 +278,17 @@ class Pipeline:
         """The cache of `_list_blocks`: {split: blocks, or None}."""
         return {}
 
+    def count_epochs(self, step: int) -> Mapping[str, float]:
+        """Return {source of a mixture: the number of its epochs before a step}; {} for others."""
+        if not self._orders_itself:
+            return {}
+        return types.read_member(self._own_order, types.RowOrder, "count_epochs")(step)
+
+    @functools.cached_property
+    def _own_order(self) -> types.RowOrder:
+        """The order of the training split by a source that decides it; the seed does not matter."""
+        return self._find_order(self.train_split, self.batch_size, 0)
+
     def describe_order(self, steps: int) -> list[str]:
         """Describe how training shuffles rows, and warn if `shuffle_buffer` has no effect.
 
@@ -288,10 +296,10 @@ class Pipeline:
           steps: the number of steps of the run.
         """
         if not self.starts_anywhere:
-            return []
+            return self._describe_unmixed()
         blocks, lines = None, []
         if self._orders_itself:
-            lines = self._find_order(self.train_split, self.batch_size, 0).describe(steps)
+            lines = self._own_order.describe(steps)
         else:
             blocks = self._list_blocks(self.train_split)
         if blocks is not None and self.shuffle_buffer > 1:
@@ -303,6 +311,18 @@ class Pipeline:
             reason = f"training mixes {blocks.window:,} rows at a time, as Arrow.window says"
         return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
+    def _describe_unmixed(self) -> list[str]:
+        """Return a line if a sampler reads rows beyond memory, which windows would mix better."""
+        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
+        if self.sampler is None or list_blocks(self.train_split, self.spec) is None:
+            return []
+        name = type(self.sampler).__name__
+        return [
+            f"{name} does not use windows of rows (Arrow.window): it reads the rows in the order "
+            f"of the files, and Pipeline.shuffle_buffer = {self.shuffle_buffer} mixes them. If all "
+            "rows fit into memory, set Pipeline.cache."
+        ]
+
     @property
     def _keeps_rows(self) -> bool:
         """True if `cache` makes training keep decoded rows in memory."""
@@ -311,11 +331,13 @@ class Pipeline:
     @property
     def _orders_numbers(self) -> bool:
         """True if training can take rows by number, with the sampler or without one."""
-        return self.sampler is None or self._order_field is not None
+        return self.sampler is None or self.order_field is not None
 
     @property
-    def _order_field(self) -> str | None:
-        """The field by which the sampler orders numbered rows."""
+    def order_field(self) -> str | None:
+        """The field by which the sampler orders numbered rows; None if there is no field."""
+        if self.sampler is None:
+            return None
         return types.read_member(self.sampler, types.RowSampler, "order_field")
 
     def _list_rows(self, split: str) -> np.ndarray | None:
@@ -328,7 +350,7 @@ class Pipeline:
     def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of the field by which the sampler orders rows, [N]."""
         if split not in self._order_values:
-            narrow = filled_fields.narrow_spec(self.spec, [cast(str, self._order_field)])
+            narrow = filled_fields.narrow_spec(self.spec, [cast(str, self.order_field)])
             with self.name_bad_record(split):
                 values = source_lib.read_field(
                     self._row_source, split, rows, cast(spec_lib.Spec, narrow)
@@ -355,8 +377,9 @@ class Pipeline:
     @functools.cached_property
     def _row_source(self) -> types.Source:
         """The source of rows by number: `source`, or its decoded rows in memory with `cache`."""
-        is_ordered = types.read_member(self.source, types.Source, "orders_rows")
-        if is_ordered or not self._keeps_rows or self._list_blocks(self.train_split) is not None:
+        if self._orders_itself or not self._keeps_rows:
+            return self.source
+        if self._list_blocks(self.train_split) is not None:
             return self.source
         numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
@@ -378,7 +401,7 @@ class Pipeline:
             checks.require(sum(blocks.sizes) > 0, f"split {split!r}", "hold a record", 0)
             is_shuffled = self.shuffle_buffer > 1
             plan = windows.Plan(tuple(blocks.sizes), total_size, blocks.window, seed, is_shuffled)
-            windowed = block_rows.Windowed(self.spec.fields, blocks)
+            windowed = self._open_windows(blocks)
             windowed.require_memory("Arrow.window", plan, part.num_shards)
             return windowed.take_batches(plan, **settings), windowed.decode
         row_order = self._find_order(split, total_size, seed, part.parts * part.num_shards)
@@ -394,6 +417,10 @@ class Pipeline:
 
         return batches.map(take_padded), self._row_source.decode
 
+    def _open_windows(self, blocks: types.Blocks) -> block_rows.Windowed:
+        """Return the maker of the training batches of a split that lies in blocks."""
+        return block_rows.Windowed(self.spec.fields, blocks)
+
     def _find_order(self, split: str, batch_size: int, seed: int, parts: int = 1) -> types.RowOrder:
         """Return the order of the rows that training takes by number.
 
@@ -404,12 +431,14 @@ class Pipeline:
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1
+        # First of all, because a mixture knows the numbers of its rows once they are in memory.
+        rows = self._list_rows(split)
         if self._orders_itself:
             row_order = self.source.order_rows(
                 split, self.spec, batch_size=batch_size, seed=seed, is_shuffled=is_shuffled
             )
             return cast(types.RowOrder, row_order)
-        rows = cast(np.ndarray, self._list_rows(split))
+        rows = cast(np.ndarray, rows)
         checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
         if self.sampler is None:
             return order.Epochs(rows, seed, batch_size, is_shuffled)

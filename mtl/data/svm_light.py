@@ -5,6 +5,10 @@ spec.Spec.features = {"features": ("float32", (136,))}
 spec.Spec.labels = {"label": "int64", "qid": "int64"}
 
     2 qid:10 1:0.5 3:1.2 # document 7
+
+With many indexes, of which a row has few, read them as a list of ids with weights:
+
+spec.Spec.features = {"features": ("int64", (None,)), "features/weights": ("float32", (None,))}
 """
 
 from __future__ import annotations
@@ -30,10 +34,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
-    """The row of a line: the label and group as texts, and all numbers, float32 [D]."""
+    """The row of a line.
+
+    Attributes:
+      label: the label as a text.
+      group: the group as a text, or None.
+      indexes: the indexes of the pairs as in the line, int64 [n].
+      numbers: the numbers of the pairs, float32 [n].
+    """
 
     label: str
     group: str | None
+    indexes: np.ndarray
     numbers: np.ndarray
 
 
@@ -41,13 +53,15 @@ class Row(NamedTuple):
 class SvmLight(types.Source):
     """A source that reads lines such as `2 qid:10 1:0.5 3:1.2 # a remark`.
 
-    A row is a vector of the size in the Spec: absent indexes are 0. Indexes must increase. Python
+    A row is a vector of the size in the Spec: absent indexes are 0. Or it is a list of the indexes
+    in the line, with the numbers as weights, for `features.Weighted`. Indexes must increase. Python
     parses the lines: set `Pipeline.cache = True`, so that it does so once.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: where relative paths start; "" is the current directory.
-      vector: the feature that gets the numbers, of type float32 and shape (D,).
+      vector: the feature that gets the numbers, of type float32 and shape (D,); or the indexes, of
+        type int64 and shape (None,), beside `<vector>/weights`.
       label: the label, or feature, that gets the first value of a line.
       group: the label, or feature, that gets the value behind `qid:`; for `Ranking.group`.
       first_index: the index of the first number: 1, or 0 as some programs write it.
@@ -79,9 +93,11 @@ class SvmLight(types.Source):
 
         def parse(lines: np.ndarray) -> np.ndarray:
             rows = [self._parse(line, spec) for line in lines]
-            columns = {name: [self._read(field, r) for r in rows] for name, field in fields.items()}
-            arrays = {name: np.array(values) for name, values in columns.items()}
-            return examples.serialize_examples(arrays)
+            columns: dict[str, Any] = {}
+            for name, field in fields.items():
+                values = [self._read(field, row) for row in rows]
+                columns[name] = values if field.is_ragged else np.array(values)
+            return examples.serialize_examples(columns)
 
         serialized_rows = tf.numpy_function(parse, [batch], tf.string, stateful=False)
         serialized_rows.set_shape([batch.shape[0]])
@@ -108,23 +124,36 @@ class SvmLight(types.Source):
     def _find(self, split: str) -> list[str]:
         return files.find("SvmLight.files", self.files, split, self.data_dir)
 
+    @property
+    def _weights(self) -> str:
+        """The name of the feature that gets the numbers if `vector` is a list of indexes."""
+        return spec_lib.weights_name(self.vector)
+
     def _check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail if a line cannot hold a field; a specification for a sampler may lack the vector."""
-        names = {"vector": self.vector, "label": self.label, "group": self.group}
+        pair_names = [self.vector, *spec_lib.find_weighted(spec.fields)]
+        names = dict.fromkeys([self.vector, self.label, self.group, *pair_names])
         for name, field in spec.fields.items():
-            checks.one_of("a field of SvmLight", name, names.values())
-            if name != self.vector:
+            checks.one_of("a field of SvmLight", name, names)
+            if name not in pair_names:
                 checks.require(field.shape == (), f"field {name!r}", "hold one value", field.shape)
         if self.vector not in spec.fields:
             return
         field = spec.fields[self.vector]
         is_vector = field.dtype == "float32" and len(field.shape) == 1 and not field.is_ragged
-        rule, kind = "be a float32 of a shape (D,)", (field.dtype, field.shape)
-        checks.require(is_vector, f"field {self.vector!r}", rule, kind)
+        is_list = field.dtype == "int64" and field.is_ragged and not field.is_nested
+        rule = "be a float32 of a shape (D,), or an int64 of shape (None,) for a list of indexes"
+        kind = (field.dtype, field.shape)
+        checks.require(is_vector or is_list, f"field {self.vector!r}", rule, kind)
 
     def _parse(self, line: bytes, spec: spec_lib.Spec) -> Row:
         vector = spec.fields.get(self.vector)
-        return parse_line(line, cast(int, vector.size) if vector else None, self.first_index)
+        if vector is None:
+            return parse_line(line, None, self.first_index)
+        last = literals.RANGES["int64"][1]
+        if not vector.is_ragged:
+            last = self.first_index + cast(int, vector.size) - 1
+        return parse_line(line, last, self.first_index)
 
     def _scan(self, line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
         try:
@@ -134,14 +163,28 @@ class SvmLight(types.Source):
         return spec.example(functools.partial(self._list_values, row))
 
     def _list_values(self, row: Row, field: spec_lib.Field) -> list[Any] | None:
-        if field.name == self.vector:
-            return row.numbers.tolist()
+        numbers = self._take_pairs(row, field)
+        if numbers is not None:
+            return numbers.tolist()
         text = row.label if field.name == self.label else row.group
         return None if text is None else [text]
 
-    def _read(self, field: spec_lib.Field, row: Row) -> Any:
-        if field.name == self.vector:
+    def _take_pairs(self, row: Row, field: spec_lib.Field) -> np.ndarray | None:
+        """Return the value of a field of indexes or numbers; None for another field."""
+        if field.name == self._weights:
             return row.numbers
+        if field.name != self.vector:
+            return None
+        if field.is_ragged:
+            return row.indexes
+        vector = np.zeros([field.size], np.float32)
+        vector[row.indexes - self.first_index] = row.numbers
+        return vector
+
+    def _read(self, field: spec_lib.Field, row: Row) -> Any:
+        numbers = self._take_pairs(row, field)
+        if numbers is not None:
+            return numbers
         try:
             return field.value(self._list_values(row, field))
         except spec_lib.AbsentError:
@@ -150,12 +193,12 @@ class SvmLight(types.Source):
             raise ValueError(f"field {field.name!r} {error}") from error
 
 
-def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
+def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row:
     """Return the row of a line.
 
     Args:
       line: such as b"2 qid:10 1:0.5 3:1.2 # a remark".
-      size: the number of numbers of a row; None leaves them out.
+      last_index: the largest index; None leaves out all pairs.
       first_index: the index of the first number.
 
     Raises:
@@ -167,35 +210,31 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
         raise ValueError("must be a label and pairs such as 3:0.5, in UTF-8") from None
     # A line may have a group, right behind the label.
     group = pairs.pop(0)[len("qid:") :] if pairs and pairs[0].startswith("qid:") else None
-    numbers = np.zeros([size or 0], np.float32)
     # Without the vector in the Spec, pairs are not parsed.
-    if size is None or not pairs:
-        return Row(label, group, numbers)
+    if last_index is None or not pairs:
+        return Row(label, group, np.zeros([0], np.int64), np.zeros([0], np.float32))
     # One match of the line is faster than a match of each pair.
     if not _PAIRS.fullmatch(" ".join(pairs)):
         bad_pair = next(pair for pair in pairs if not _PAIRS.fullmatch(pair))
         raise ValueError(f"must hold pairs such as 3:0.5, got {bad_pair[:40]!r}")
-    _fill_numbers(numbers, ":".join(pairs).split(":"), first_index)
-    return Row(label, group, numbers)
+    return Row(label, group, *_read_pairs(":".join(pairs).split(":"), first_index, last_index))
 
 
-def _fill_numbers(numbers: np.ndarray, parts: Sequence[str], first_index: int) -> None:
-    """Write values into `numbers`; `parts` has an index and a value in turn, as texts."""
-    size = len(numbers)
+def _read_pairs(parts: Sequence[str], first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return indexes, int64 [n], and numbers, float32 [n]; `parts` has them in turn, as texts."""
     # Integers of Python, because an index in a file may exceed int64.
-    indexes = np.array(list(map(int, parts[::2])), object) - first_index
-    values = np.array(list(map(float, parts[1::2])))
-    last = first_index + size - 1
+    indexes = list(map(int, parts[::2]))
     for position, index in enumerate(indexes):
-        if not 0 <= index < size:
+        if not first <= index <= last:
             index_text = parts[2 * position]
-            raise ValueError(f"must hold indexes from {first_index} to {last}, got {index_text}")
+            raise ValueError(f"must hold indexes from {first} to {last}, got {index_text}")
         # A repeated index would silently replace a number.
         if position and index <= indexes[position - 1]:
             previous_text, index_text = parts[2 * position - 2], parts[2 * position]
             raise ValueError(
                 f"must hold indexes that increase, got {index_text} behind {previous_text}"
             )
+    values = np.array(list(map(float, parts[1::2])))
     if np.abs(values).max() > _LARGEST:
         raise ValueError("must hold numbers of float32, got a larger one")
-    numbers[indexes.astype(np.int64)] = values
+    return np.array(indexes, np.int64), values.astype(np.float32)

@@ -13,7 +13,8 @@ from typing import Annotated, Any, cast
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
-from mtl.features import accumulators, growth, tables
+from mtl.features import accumulators, column, growth, tables
+from mtl.step import codes
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
 
@@ -60,6 +61,21 @@ class Weighted(types.Column):
     def parts(self) -> Sequence[types.Column]:
         """The columns that look ids up."""
         return self.lookups
+
+    @property
+    def coded_columns(self) -> dict[str, str]:
+        """The columns whose ids training may look up before the step, {column: list}."""
+        return {
+            _name(output): field
+            for part in self.lookups
+            for output, field in types.read_member(part, types.Column, "coded_columns").items()
+        }
+
+    def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
+        """Return the ids of values [N] of the list of a column, int64 [N]."""
+        parts = {_name(output): (part, output) for part in self.lookups for output in part.columns}
+        part, output = parts[column]
+        return part.find_ids(output, values, fitted)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column or table: accumulator} of the columns that look ids up."""
@@ -139,8 +155,13 @@ class Weighted(types.Column):
             fits.append(_require(flat >= 0, flat, message))
         with tf.control_dependencies(fits):
             splits, flat = tf.identity(values.row_splits), tf.identity(flat)
-        ids = tf.RaggedTensor.from_row_splits(values.values, splits, validate=False)
-        return ids, ids.with_values(flat)
+        # Another tensor, because its ids have the name of the column inside.
+        flat_values = tf.identity(values.values)
+        ids = codes.find_ids(features[field], _name(output))
+        if ids is not None:
+            codes.remember(flat_values, {output: column.flat(ids)})
+        pair = tf.RaggedTensor.from_row_splits(flat_values, splits, validate=False)
+        return pair, pair.with_values(flat)
 
 
 def _name(output: str) -> str:

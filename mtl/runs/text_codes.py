@@ -9,6 +9,7 @@ An exported model still takes texts as input. Training and serving get the same 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,13 +24,13 @@ with deferred.imports():  # Imported only if texts are replaced by ids.
 
 
 def observe(run: types.ObservedRun) -> Coding | None:
-    """Return an observer if training rows are in memory and a column looks up ids; else None."""
+    """Return an observer if training takes decoded rows and columns look values up, or None."""
     experiment = run.experiment
     # Ids are looked up for the tensor of the whole batch, and not for tensors of micro-batches.
     if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):
         return None
     encoders = list_encoders(experiment, functools.partial(fitting.load_statistics, run.model_dir))
-    return Coding(encoders) if encoders and experiment.data.has_rows_in_memory else None
+    return Coding(encoders) if encoders and experiment.data.takes_decoded_rows else None
 
 
 def _adds_rows(head: types.Head) -> bool:
@@ -86,7 +87,7 @@ def list_encoders(
 ) -> coded_rows.Encoders:
     """List the functions that look up ids of values, {field: {column: function}}.
 
-    A field is left out if a column needs the texts themselves.
+    A field of texts is left out if another column, or the sampler, reads its texts.
 
     Args:
       made: the settings of the run.
@@ -94,7 +95,7 @@ def list_encoders(
     """
     load = functools.cache(load)
     spec, columns = made.data.spec, made.model.columns
-    other_fields = {field for column in _list_others(columns) for field in column}
+    other_fields = {made.data.order_field, *itertools.chain(*_list_others(columns))}
     encoders: dict[str, dict[str, coded_rows.Encode]] = {}
     for column in columns:
         for output, field in types.read_member(column, types.Column, "coded_columns").items():
@@ -122,4 +123,9 @@ def _list_others(columns: Iterable[types.Column]) -> Iterable[Iterable[str]]:
             fields for output, fields in column.columns.items() if output not in coded_outputs
         )
         for part in types.read_member(column, types.Column, "parts"):
-            yield from part.columns.values()
+            # Some columns, such as `Weighted`, hand ids to the columns inside them.
+            yield from (
+                fields
+                for fields in part.columns.values()
+                if not set(fields) <= set(coded_outputs.values())
+            )

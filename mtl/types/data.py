@@ -71,6 +71,11 @@ class RowOrder(Protocol):
         """True if `take` may return `~row`, which marks a copy of a row that only fills a batch."""
         return False
 
+    def count_epochs(self, step: int) -> Mapping[str, float]:
+        """Return {part of the rows, such as a source: the number of its epochs before a step}."""
+        del step
+        return {}
+
     def describe(self, steps: int) -> list[str]:
         """Describe the order of the rows in a run of `steps` steps, as lines for the log."""
         del steps
@@ -185,7 +190,10 @@ class Source(Protocol):
 
     @property
     def orders_rows(self) -> bool:
-        """True if the source decides when and how often training uses each row (`order_rows`)."""
+        """True if the source decides when and how often training uses each row (`order_rows`).
+
+        All rows of such a source, such as a mixture, are in memory.
+        """
         return False
 
     @property

@@ -14,6 +14,7 @@ from pyarrow import feather, orc, parquet
 from mtl import checks, spec
 from mtl.data import arrow, frames, pipeline, subset
 from mtl.distribution import memory
+from mtl.tools.clip_audit import numbered
 from tests import tiny
 
 SPEC = spec.Spec(
@@ -387,6 +388,16 @@ def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
     for step in range(60):
         together = [row for part in parts for row in part[step * size : (step + 1) * size]]
         assert together == whole[step * 12 : (step + 1) * 12]
+
+
+@pytest.mark.medium
+def test_numbers_of_rows_keep_the_order_of_windows(tmp_path):
+    """As of an audit, which numbers the rows of a run."""
+    _write_large(tmp_path)
+    source = _source(tmp_path, window=80)
+    data = numbered.number_rows(pipeline.Pipeline(source=source, spec=LARGE, batch_size=12))
+    rows = _plain(data.dataset("train", training=True, seed=3).take(60))
+    assert [row[numbered.ROW] for row in rows] == [int(row["x"]) for row in _train(source, 60)]
 
 
 def test_a_run_tells_how_it_mixes_unless_it_keeps_the_order(tmp_path):

@@ -3,10 +3,12 @@
 import functools
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
 from mtl import spec
+from mtl.checkpoints import settings
 from mtl.data import coded_rows, pipeline
 from mtl.step import codes
 from tests import tiny
@@ -89,21 +91,30 @@ def _plain(batches):
     ]
 
 
-def _make():
+def _make(window):
+    """A plain and a coded pipeline of rows in memory, or in windows of so many rows."""
     source = tiny.Rows(splits={"train": _rows()})
-    plain = pipeline.Pipeline(source=source, spec=SPEC, batch_size=8, cache=True)
+    if window is not None:
+        source = tiny.Blocks(splits=source.splits, window=window)
+    plain = pipeline.Pipeline(source=source, spec=SPEC, batch_size=8, cache=window is None)
     return plain, coded_rows.code_texts(plain, ENCODERS)
 
 
-def test_texts_are_those_of_a_plain_pipeline():
-    plain, coded = _make()
-    expected, _ = _read(plain)
-    texts, _ = _read(coded, unpack=coded.unpack)
+# Windows of some batches, and of less than a batch.
+WINDOWS = pytest.mark.parametrize("window", [None, 20, 3])
+
+
+@WINDOWS
+def test_texts_are_those_of_a_plain_pipeline(window):
+    plain, coded = _make(window)
+    expected, _ = _read(plain, count=40)
+    texts, _ = _read(coded, count=40, unpack=coded.unpack)
     assert _plain(texts) == _plain(expected)
 
 
-def test_ids_are_those_that_the_graph_looks_up():
-    plain, coded = _make()
+@WINDOWS
+def test_ids_are_those_that_the_graph_looks_up(window):
+    plain, coded = _make(window)
 
     def look_up(features):
         return {
@@ -143,5 +154,28 @@ def test_values_are_looked_up_some_at_a_time(monkeypatch, count):
     monkeypatch.setattr(coded_rows, "_AT_ONCE", 2)
     distinct = WORDS[:count]
     expected = [int(_hash(tf.constant([text]), 9)[0]) for text in distinct.tolist()]
-    tables = coded_rows.look_up([(HASHES["second"], distinct), (HASHES["first"], distinct)])
+    look_up = coded_rows.Lookups([(HASHES["second"], "string"), (HASHES["first"], "string")])
+    tables = look_up([distinct, distinct])
+    look_up.close()
     assert tables[0].tolist() == expected and len(tables[1]) == count
+
+
+def test_texts_stay_until_no_batch_can_hold_their_numbers(monkeypatch):
+    monkeypatch.setattr(coded_rows, "_MOST_TEXTS", 64)  # Numbers begin anew again and again.
+    texts, added = coded_rows.Texts(), []
+    texts.most_rows = 20
+    for window in range(50):
+        own = [f"{window} {place}".encode() for place in range(6)]
+        first = texts.add({"word": pa.array(own, pa.large_binary())}, rows=10)["word"]
+        added.append((first, own))
+        # The window that is read ahead, the present one, and two with the rows in batches.
+        for first, own in added[-4:]:
+            numbers = np.arange(first, first + 6).reshape(2, 3)
+            assert texts.find("word", numbers).ravel().tolist() == own
+    assert len(texts._parts) == 4
+
+
+def test_records_of_settings_are_those_of_the_plain_pipeline():
+    plain, coded = _make(None)
+    assert settings.compute_digest(coded) == settings.compute_digest(plain)
+    assert settings.digest_of_repr(coded) == settings.digest_of_repr(plain)

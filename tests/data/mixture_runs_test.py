@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mtl import verbs
-from mtl.data import mixture
+from mtl.data import mixture, moved_rates
 from mtl.optimization import schedules
 from tests import tiny
 
@@ -47,6 +47,23 @@ def test_a_run_goes_on_from_the_number_of_a_step(tmp_path, batches):
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
         assert np.isfinite(value).all(), name
+
+
+@pytest.mark.parametrize("batches", ["mixed", "alternating"])
+@pytest.mark.parametrize("rates", [{"first": 3, "second": 1}, moved_rates.ByLosses(every=8)])
+def test_tensorboard_shows_the_epochs_of_each_source(tmp_path, batches, rates):
+    for steps in (20, 40):  # The second run goes on.
+        made = _make(batches, train_steps=steps)
+        source = dataclasses.replace(made.data.source, rates=rates)
+        made = dataclasses.replace(made, data=dataclasses.replace(made.data, source=source))
+        tiny.train(made, tmp_path)
+    scalars = tiny.scalars(tmp_path)
+    epochs = {step: [scalars[step, f"epochs/{name}"] for name in LABELS] for step in (10, 20, 40)}
+    for step, (first, second) in epochs.items():
+        # The sources have 96 and 40 rows, and a batch has 16.
+        assert 96 * first + 40 * second == pytest.approx(16 * step, rel=1e-5)
+    if isinstance(rates, dict):
+        assert epochs[20] == pytest.approx([2.5, 2.0], abs=0.21)
 
 
 def test_evaluations_tell_the_sources_apart(tmp_path):

@@ -208,6 +208,13 @@ def test_other_sources_and_samplers_keep_their_stream(tmp_path):
     assert not dataclasses.replace(data, source=beyond).starts_anywhere
     named = image_files.ImageFiles(source=data.source, fields=["x"])
     assert not dataclasses.replace(data, source=named, cache=True).starts_anywhere
+    (line,) = dataclasses.replace(data, source=beyond).describe_order(10)
+    assert (
+        line.startswith("Power does not use windows")
+        and "shuffle_buffer = 10000 mixes them" in line
+    )
+    assert not data.describe_order(10)
+    assert not dataclasses.replace(data, source=beyond, cache=True).describe_order(10)
     streamed = dataclasses.replace(data, source=beyond, sampler=WHOLE, shuffle_buffer=1)
     assert _read(streamed, 1)[0]["x"][:4] == [0, 1, 2, 3]
 
@@ -244,7 +251,7 @@ def test_a_run_goes_on_to_the_bit_without_a_state_of_the_input(sampler, tmp_path
 @pytest.mark.parametrize("sampler", [sampling.Power(label="kind"), GROUPS])
 def test_a_run_with_an_old_state_says_that_its_order_is_new(sampler, tmp_path, caplog):
     caplog.set_level("INFO")
-    with mock.patch.object(pipeline.Pipeline, "_order_field", None):
+    with mock.patch.object(pipeline.Pipeline, "order_field", None):
         tiny.train(_train(sampler, train_steps=10), tmp_path)
     assert "order starts anew" not in caplog.text
     tiny.train(_train(sampler, train_steps=15), tmp_path)

@@ -35,6 +35,34 @@ def _read(source, made=SPEC):
         return session.run(source.decode(batch, made, True))
 
 
+LISTS = spec.Spec(
+    features={"features": ("int64", (None,)), "features/weights": ("float32", (None,))},
+    labels={"label": "int64", "qid": "int64"},
+)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_indexes_are_ids_with_the_numbers_as_weights(tmp_path, cache):
+    source = _write(tmp_path / "a.svm", f"{_TEXT}1 qid:12 9223372036854775807:1e-3\n")
+    data = pipeline.Pipeline(
+        source=source, spec=LISTS, batch_size=5, train_split="a", cache=cache, shuffle_buffer=1
+    )
+    (values, labels), *_ = data.dataset("a", training=cache, seed=0).take(1).as_numpy_iterator()
+    ids, weights = (values[name].tolist() for name in LISTS.features)
+    assert [own.tolist() for own in ids] == [[1, 3], [5], [2, 4], [], [2**63 - 1]]
+    expected = [[0.5, 1.25], [-0.03], [1, 0.5], [], [1e-3]]
+    assert [own.tolist() for own in weights] == [np.float32(own).tolist() for own in expected]
+    assert labels["qid"].tolist() == [10, 10, 11, 12, 12]
+    for (_, row), own, factors in zip(source.scan("a", LISTS), ids, weights, strict=True):
+        assert row["features"] == own.tolist() and row["features/weights"] == factors.tolist()
+
+
+def test_a_list_has_one_largest_index(tmp_path):
+    source = _write(tmp_path / "a.svm", f"1 qid:3 {2**63}:1\n")
+    ((_, problem),) = source.scan("a", LISTS)
+    assert problem == f"must hold indexes from 1 to {2**63 - 1}, got {2**63}."
+
+
 @pytest.mark.parametrize("name", ["a.svm", "a.txt.gz"])
 def test_rows_are_dense_vectors_with_label_and_group(tmp_path, name):
     source = _write(tmp_path / name)
@@ -106,6 +134,10 @@ def test_a_line_without_a_group_is_a_gap(tmp_path):
         ({"features": {"features": "float32"}}, "must be a float32 of a shape .D,"),
         ({"features": {"features": ("float32", (None,))}}, "must be a float32 of a shape .D,"),
         ({"features": {"label": ("float32", (2,))}}, "field 'label' must hold one value"),
+        (
+            {"features": {"features": ("string", (None,))}},
+            "or an int64 of shape .None,. for a list",
+        ),
     ],
 )
 def test_a_spec_that_lines_cannot_fill_is_refused(tmp_path, made, line):

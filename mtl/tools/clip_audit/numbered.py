@@ -7,8 +7,10 @@ data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in a shuffled 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
+
+import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -55,6 +57,21 @@ class Numbered(types.Source):
     def order_rows(self, split: str, spec: spec_lib.Spec, **settings: Any) -> Any:
         """Return the order that the inner source decides."""
         return self.source.order_rows(split, _without_row(spec), **settings)
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks of the source, with the numbers of rows; None if it has no blocks."""
+        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
+        blocks: types.Blocks | None = list_blocks(split, _without_row(spec))
+        if blocks is None:
+            return None
+        read_block, ends = blocks.read, np.cumsum(blocks.sizes, dtype=np.int64)
+
+        def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, Any]:
+            others = {name: field for name, field in fields.items() if name != ROW}
+            numbers = np.arange(ends[block] - blocks.sizes[block], ends[block])
+            return {**read_block(block, others), ROW: numbers}
+
+        return blocks._replace(read=read)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> dict[str, Any]:
         """Return the raw records with the row numbers `rows`, int64 [B], and the numbers."""

@@ -1,6 +1,7 @@
 """Runs that break at a step, which is then replayed; all faults are in benchmarks/debugger.py."""
 
 import contextlib
+import dataclasses
 import json
 import os
 
@@ -65,6 +66,17 @@ def test_an_earlier_step_is_the_one_that_was_and_nothing_is_broken_in_it(broken)
             for dump, step in ((replayed.before, 3), (replayed.dump, 4)):
                 (value,) = dump.read_numbers(tensor)
                 np.testing.assert_allclose(value, logged[step + 1, f"{task}/loss"], rtol=1e-5)
+
+
+def test_a_run_that_looked_texts_up_before_is_replayed_with_texts(tmp_path):
+    made = tiny.make(train_steps=5, checkpoint_steps=2, summary_steps=1)
+    made = dataclasses.replace(made, data=dataclasses.replace(made.data, cache=True))
+    tiny.train(made, tmp_path)
+    logged = tiny.scalars(tmp_path)
+    with replay.open_step(made, str(tmp_path), 3) as replayed:
+        for task, tensor in replayed.losses.items():
+            (value,) = replayed.dump.read_numbers(tensor)
+            np.testing.assert_allclose(value, logged[4, f"{task}/loss"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Writes the epochs of each source of a mixture for TensorBoard, as the scalars `epochs/<source>`.
+
+training.Training(made, "runs/a", on_start, observers=[*observers, source_epochs.observe])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mtl import types
+from mtl.data import pipeline
+from mtl.deferred import tf, tf1
+from mtl.monitoring import hooks
+
+
+def observe(run: types.ObservedRun) -> SourceEpochs:
+    """Return the observer of a run whose source decides how often rows come up."""
+    return SourceEpochs(run.model_dir, run.experiment.run.summary_steps)
+
+
+class SourceEpochs(types.RunObserver):
+    """Writes epochs with the summaries of the training.
+
+    Args:
+      model_dir: the folder of the run.
+      every: the number of steps between two summaries.
+    """
+
+    def __init__(self, model_dir: str, every: int):
+        self._model_dir, self._every = model_dir, every
+        self._data: pipeline.Pipeline | None = None
+
+    def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
+        self._data = data
+        return data
+
+    def build_hooks(self, result: Any, metrics: Any) -> types.RunHooks:
+        del metrics
+        assert self._data is not None  # `change_data` comes first.
+        count = self._data.count_epochs
+        return types.RunHooks(of_steps=[_Write(result, self._model_dir, self._every, count)])
+
+
+class _Write(hooks.StepHook):
+    """Writes a scalar for each source."""
+
+    def __init__(
+        self,
+        result: Any,
+        model_dir: str,
+        every: int,
+        count: Callable[[int], Mapping[str, float]],
+    ):
+        super().__init__(result)
+        self._model_dir, self._every, self._count = model_dir, every, count
+
+    def begin(self) -> None:
+        self._writer = hooks.open_writer(self._model_dir)
+
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
+        del coord
+        self._last = int(session.run(tf1.train.get_global_step()))
+
+    def on_step(self, run_context: Any, step: int, values: np.ndarray, *more: Any) -> None:
+        # A call may pass a multiple of `every` without ending at it.
+        if step // self._every == self._last // self._every:
+            return
+        self._last = step
+        scalars = [
+            tf1.Summary.Value(tag=f"epochs/{name}", simple_value=epochs)
+            for name, epochs in self._count(step).items()
+        ]
+        self._writer.add_summary(tf1.Summary(value=scalars), step)

@@ -102,7 +102,7 @@ class Space:
         return {column: size * (2 * values - 1) for column, values in uniform.items()}
 
     def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
-        """Draw a normal perturbation with mean 0 and a standard deviation."""
+        """Draw noise from a normal distribution with mean 0 and the given standard deviation."""
         # Uniform draws are multiples of 2^-23. Half a step is added, because the quantile of 0 is
         # infinite.
         uniform = self._draw(name)

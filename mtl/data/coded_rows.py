@@ -437,7 +437,7 @@ class CodedPipeline(pipeline.Pipeline):
         return values
 
     def _make_texts(self, name: str, numbers: Any) -> Any:
-        """Return the texts of a field with these numbers."""
+        """Return the texts of a field by their numbers, as the memory of texts counts them."""
 
         def read(flat: np.ndarray) -> np.ndarray:
             return self._coding.texts.find(name, flat)

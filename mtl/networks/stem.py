@@ -115,5 +115,10 @@ class STEM(types.Network):
             )
             shared = {column: value for column, value in shared.items() if column not in columns}
             columns_by_group[f"task_{task}"] = columns
-        checks.require(bool(shared), "STEM.own", "leave a column for all tasks", dict(self.own))
+        checks.require(
+            bool(shared),
+            "STEM.own",
+            "leave one column or more that all tasks share",
+            dict(self.own),
+        )
         return columns_by_group | {_SHARED: shared}

@@ -229,7 +229,7 @@ def _scale_each(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Add up values [N] of N variables over the shards of each table; each shard gets the sum."""
+    """Replace the values of all shards of an embedding table by their sum; keep other values."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):

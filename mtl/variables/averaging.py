@@ -108,13 +108,15 @@ def _require_updated(names: Collection[str]) -> None:
     """Check that a step updates every average that code reads."""
     stale_names = [name for name in averages.list_read_averages() if name not in names]
     rule = "be of a variable that some loss depends on"
-    checks.require(not stale_names, "an average that code reads", rule, stale_names[:3])
+    checks.require(not stale_names, "a moving average that user code reads", rule, stale_names[:3])
 
 
 def _require_not_behind(tables: Collection[str]) -> None:
     """Check that no code reads the average of a table, whose rows may not be up to date."""
     behind = [name for name in averages.list_read_averages() if name in tables]
-    checks.require(not behind, "an average that code reads", "not be of a table", behind[:3])
+    checks.require(
+        not behind, "a moving average that user code reads", "not be of a table", behind[:3]
+    )
 
 
 def rows_before(

@@ -204,7 +204,7 @@ class _Scope:
     """The frozen variables of the training step that is being built.
 
     Attributes:
-      freezing: the settings of the model.
+      freezing: the `Freezing` part of the model, which chooses the frozen variables.
       is_first: True on the first replica, which creates all variables.
       frozen_sizes: {name: number of weights} of trainable variables that are frozen for the whole
         run.

@@ -374,7 +374,7 @@ def test_a_domain_without_rows_keeps_its_averages():
             lambda: Built(
                 _stem(own={"click": ["click_*", "age"], "click_long": ["long_*"]}), inputs=GROUPED
             ),
-            "STEM.own must leave a column for all tasks",
+            "STEM.own must leave one column or more that all tasks share",
         ),
         (lambda: _pepnet(layers=[]), "PEPNet.layers must hold a size"),
         (lambda: Built(_pepnet(domain=["ag"]), inputs=GROUPED), "Did you mean 'age'?"),

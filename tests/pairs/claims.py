@@ -39,7 +39,7 @@ REFUSALS = (
     r"^\w+\.at must be a task, as the network shares no output",
     r"^FTTransformer inputs must be vectors",
     r"^Update\.average must be None if tables have 16 bits",
-    r"^an average that code reads must not be of a table",
+    r"^a moving average that user code reads must not be of a table",
     # A mixed row has no label of its own, and no gradient of one row.
     r"^MultiTaskModel\.mixing must be None, as the auxiliary loss",
     r"^Experiment\.clip_audit must be None if MultiTaskModel\.mixing",

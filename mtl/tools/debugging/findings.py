@@ -361,7 +361,7 @@ def _list_growth(replayed: Replayed) -> list[Growth]:
 def _find_growth(
     dump: step_dump.StepDump, before: step_dump.StepDump, tensor: str
 ) -> Growth | None:
-    """Return the growth of the variable whose value a tensor has; None if it did not grow."""
+    """Return by how much the variable behind a tensor grew in a step; None if it did not grow."""
     node = dump.nodes.get(step_dump.name_node(tensor))
     name = _find_variable(node) if node else ""
     if not name:

@@ -33,7 +33,11 @@ def draw_gate(gate: str, experts: event_files.Curves) -> figures.Figure:
 
 
 def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
-    """Draw a figure for each kind of scalar, {kind: curves of the gates}."""
+    """Draw a figure for each kind of scalar.
+
+    Args:
+      others: {kind of scalar: {gate: its curve over the steps}}.
+    """
     return [
         line_charts.draw_curves(_KINDS[kind][0], curves, _KINDS[kind][1])
         for kind, curves in others.items()

@@ -59,7 +59,9 @@ class Measured:
         missing = [f"{one} onto {other}" for one, other in all_pairs if (one, other) not in pairs]
         fix = f"Missing: {', '.join(missing[:3])}. No batch had labels of both."
         count = len(all_pairs) - len(missing)
-        checks.require(not missing, _WHERE, f"find all {len(all_pairs)} pairs of tasks", count, fix)
+        checks.require(
+            not missing, _WHERE, f"have measured all {len(all_pairs)} pairs of tasks", count, fix
+        )
         steps = sorted({step for pair in all_pairs for step in pairs[pair]})
         values = [
             [[pairs[i, j].get(step, math.nan) for j in tasks] for i in tasks] for step in steps

@@ -35,8 +35,9 @@ _AT_ONCE = 1 << 20
 # Numbers of texts are int32.
 _MOST_TEXTS = 1 << 31
 # The most elements of `Windowed.take_batches` between the reader and the step. Sixteen calls of
-# `Dataset.map` decode in parallel, and a few elements are cut into batches and prefetched.
-_MOST_ELEMENTS = 24
+# `Dataset.map` decode in parallel, and two elements are prefetched; the rest is for the buffers of
+# strategies.
+_MOST_ELEMENTS = 64
 
 
 # The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].

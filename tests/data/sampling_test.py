@@ -171,7 +171,7 @@ def test_a_balanced_loss_and_a_balanced_sampler_correct_twice(name):
     build(1.0)
     build(0.0, label="sign")
     for exponent in (0.0, 0.5):
-        with pytest.raises(checks.UserError, match="correct twice"):
+        with pytest.raises(checks.UserError, match="correct the imbalance twice"):
             build(exponent)
 
 

@@ -486,7 +486,7 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
     order = [name for name in facts if name in shown]
     if len(order) < len(facts):
         # Tasks first, then the columns that predict the first task best.
-        order.sort(key=lambda name: (name not in tasks, -_rank_alone(plan, name)))
+        order = [*tasks, *plan.rank_columns(name for name in order if name not in tasks)]
     for name in order:
         rows.append(
             (show_line(name), _show_gaps(facts[name]), _show_alone(plan, [name]), uses[name])
@@ -501,10 +501,9 @@ def _show_gaps(facts: columns.Facts) -> str:
 def _choose_shown(plan: plans.Plan, most: int) -> set[str]:
     """Return tasks, columns with a doubt, and columns that predict the first task best."""
     names = [chosen.name for chosen in plan.inputs]
-    if len(names) > most:
-        names.sort(key=lambda name: -_rank_alone(plan, name))
+    best = plan.rank_columns(names)[:most]
     doubted = [chosen.name for chosen in plan.inputs if chosen.doubt]
-    return {task.label for task in plan.tasks} | {*doubted} | {*names[:most]}
+    return {task.label for task in plan.tasks} | {*doubted} | {*best}
 
 
 def _fold_columns(
@@ -532,17 +531,6 @@ def _name_group(use: str) -> str:
 
 def _show_alone(plan: plans.Plan, names: Sequence[str]) -> str:
     """Return the metric of a column alone, or the greatest of several; "" if there is none."""
-    values = [value for name in names if np.isfinite(value := _find_alone(plan, name))]
+    values = [value for value in map(plan.find_alone, names) if np.isfinite(value)]
     limit = "<= " if len(names) > 1 else ""
     return f"{limit}{max(values):.3f}" if values else ""
-
-
-def _rank_alone(plan: plans.Plan, name: str) -> float:
-    """Return the metric of a column alone; minus infinity if there is none."""
-    value = _find_alone(plan, name)
-    return value if np.isfinite(value) else -np.inf
-
-
-def _find_alone(plan: plans.Plan, name: str) -> float:
-    """Return the metric of a column alone for the first task; NaN for a task."""
-    return plan.alone.get(name, {}).get(plan.tasks[0].name, np.nan)

@@ -4,6 +4,7 @@ page.write("visits.html", plan, "visits.gin", ["python -m launch.train --gin_fil
 """
 
 import datetime
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl.files import storage
-from mtl.tools.drafting import columns, dates, gin_text, plans
+from mtl.tools.drafting import columns, dates, gin_text, plans, weights
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drawing import figures, shares
 from mtl.tools.reports import blocks, report
@@ -77,7 +78,12 @@ def _write_lead(plan: plans.Plan, out: str) -> list[str]:
 
 def _tell_tasks(plan: plans.Plan) -> blocks.Table:
     rows = [
-        [task.label, f"heads.{task.head}", _show_gaps(plan, task.label), task.why]
+        [
+            gin_text.show_line(task.label),
+            f"heads.{task.head}",
+            _show_gaps(plan, task.label),
+            task.why,
+        ]
         for task in plan.tasks
     ]
     return blocks.Table(["task", "head", "missing", "decision"], rows)
@@ -85,19 +91,20 @@ def _tell_tasks(plan: plans.Plan) -> blocks.Table:
 
 def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:
     """Return a table and pictures of columns; those that predict the first task best come first."""
-    first = plan.tasks[0].name
-    # NaN, of a column that cannot be measured, comes last.
-    ranked = sorted(chosen, key=lambda use: -np.nan_to_num(plan.alone[use.name][first], nan=-9.0))
-    parts: list[Any] = []
-    for title, part in (("", ranked[:_MOST_OPEN]), ("more columns", ranked[_MOST_OPEN:])):
-        names = [use.name for use in part]
-        shown = [_list_columns(plan, part), _draw_columns(plan, names)] if part else []
-        parts += [blocks.Fold(f"{len(part):,} {title}", shown)] if part and title else shown
-    return parts
+    uses = {use.name: use for use in chosen}
+    ranked, unknown = plan.rank_columns(uses), expect_unknown(plan)
+    parts = [
+        [_list_columns(plan, [uses[name] for name in names], unknown), _draw_columns(plan, names)]
+        for names in (ranked[:_MOST_OPEN], ranked[_MOST_OPEN:])
+        if names
+    ]
+    more = f"{len(ranked) - _MOST_OPEN:,} more columns"
+    return [*itertools.chain(*parts[:1]), *(blocks.Fold(more, part) for part in parts[1:])]
 
 
-def _list_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> blocks.Table:
-    unknown = expect_unknown(plan)
+def _list_columns(
+    plan: plans.Plan, chosen: Sequence[inputs_lib.Input], unknown: Mapping[str, float]
+) -> blocks.Table:
     metrics = [f"{task.metric} alone: {task.label}" for task in plan.tasks]
     header = ["column", "missing", *(["unknown"] if unknown else []), *metrics, "decision"]
     rows = []
@@ -124,16 +131,28 @@ def expect_unknown(plan: plans.Plan) -> dict[str, float]:
     share = sum(holdout.shares.values())
     if not share or not holdout.is_drawn or holdout.key or holdout.folds:
         return {}
-    unknown = {}
-    for use in plan.used:
-        facts = plan.table.facts[use.name]
-        if "categories" in use.parts and facts.present and facts.is_counted:
-            rows = np.array(list(facts.values.values()), np.float64)
-            is_rare = share ** (rows - 1) + (rows - 1) * share ** np.maximum(rows - 2, 0) * (
-                1 - share
-            )
-            unknown[use.name] = float((rows * is_rare).sum() / rows.sum())
-    return unknown
+    facts = {use.name: plan.table.facts[use.name] for use in plan.used if _is_category(use)}
+    return {
+        name: _expect_rare(np.array(list(column.values.values()), np.float64), share)
+        for name, column in facts.items()
+        if column.present and column.is_counted
+    }
+
+
+def _is_category(use: inputs_lib.Input) -> bool:
+    """Return True if the values of a column are categories; the texts of lists are no values."""
+    return "categories" in use.parts and not use.dtype.startswith("list")
+
+
+def _expect_rare(rows: np.ndarray, share: float) -> float:
+    """Return the expected share of held-out values with less than two training rows.
+
+    Args:
+      rows: the number of rows of each value [V].
+      share: the share of held-out rows.
+    """
+    none, one = share ** (rows - 1), (rows - 1) * share ** np.maximum(rows - 2, 0) * (1 - share)
+    return float((rows * (none + one)).sum() / rows.sum())
 
 
 def _show_gaps(plan: plans.Plan, name: str) -> Any:
@@ -147,24 +166,43 @@ def _show_share(share: float) -> str:
 
 def _draw_columns(plan: plans.Plan, names: Sequence[str]) -> blocks.Figures:
     """Return a picture of each column that holds a value."""
-    forms = {use.name: use.times.form for use in plan.inputs if use.times}
-    drawn = [_draw_column(plan, name, forms.get(name)) for name in names]
+    uses = {use.name: use for use in plan.inputs}
+    drawn = [_draw_column(plan, name, uses.get(name)) for name in names]
     return blocks.Figures([figure for figure in drawn if figure is not None])
 
 
-def _draw_column(plan: plans.Plan, name: str, form: str | None) -> figures.Figure | None:
+def _draw_column(
+    plan: plans.Plan, name: str, use: inputs_lib.Input | None
+) -> figures.Figure | None:
+    """Return the picture of a column; `use` is None for a task."""
     facts, title = plan.table.facts[name], gin_text.show_line(name)
     if not facts.present:
         return None
-    if form is not None:
-        return _draw_times(title, facts, form)
+    if use is not None and use.times is not None and use.times.form is not None:
+        return _draw_times(title, facts, use.times.form)
     if facts.is_number and facts.distinct > _MOST_VALUES:
         numbers = plan.table.numbers(name)
         return _draw_numbers(title, numbers[np.isfinite(numbers)], facts.kind == "int")
-    is_list = any(use.name == name and use.dtype.startswith("list") for use in plan.inputs)
-    values = plan.table.texts(name)
-    delimiter = plan.list_delimiter if is_list else ""
-    return _draw_texts(title, values, delimiter, facts.distinct if not is_list else 0)
+    texts = pc.drop_null(plan.table.texts(name))
+    if use is not None and use.dtype.startswith("list"):
+        return _draw_texts(title, _split_lists(plan, use, texts), 0)
+    return _draw_texts(title, texts, facts.distinct)
+
+
+def _split_lists(
+    plan: plans.Plan, use: inputs_lib.Input, texts: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """Return the values of all lists, without their weights."""
+    dialect = plan.table.dialect
+    # `tables` and `objects` join the values of stored lists by this delimiter.
+    is_joined = dialect.is_arrow or use.name in dialect.lists
+    delimiter = "|" if is_joined else plan.list_delimiter
+    values = pc.list_flatten(pc.split_pattern(texts, delimiter))
+    if use.dtype.endswith("with weights"):
+        values = pc.replace_substring_regex(
+            values, f"{weights.DELIMITER}[^{weights.DELIMITER}]*$", ""
+        )
+    return pc.filter(values, pc.not_equal(values, ""))
 
 
 def _draw_times(title: str, facts: columns.Facts, form: str) -> figures.Figure | None:
@@ -213,15 +251,15 @@ def _draw_numbers(
     return shares.draw_bins(title, {"rows": bins}, note)
 
 
-def _draw_texts(
-    title: str, values: pa.ChunkedArray, delimiter: str, distinct: int
-) -> figures.Figure | None:
-    """Return bars of the most frequent texts; of a list, of its values."""
-    values = pc.drop_null(values)
-    rows = len(values)
-    if delimiter:
-        values = pc.list_flatten(pc.split_pattern(values, delimiter))
-        values = pc.filter(values, pc.not_equal(values, ""))
+def _draw_texts(title: str, values: pa.ChunkedArray, distinct: int) -> figures.Figure | None:
+    """Return bars of the most frequent values.
+
+    Args:
+      title: the title of the picture.
+      values: texts [N], without nulls.
+      distinct: the number of distinct values in the table, of which `values` may be a sample; 0 if
+        unknown.
+    """
     counted = pc.value_counts(values.combine_chunks())
     counts: Mapping[str, int] = {one["values"]: one["counts"] for one in counted.to_pylist()}
     if not counts:
@@ -230,5 +268,5 @@ def _draw_texts(
     more = max(distinct, len(counts)) - len(names)
     note = f"{more:,} more values are not drawn." if more > 0 else ""
     shown = [gin_text.show_line(name) for name in names]
-    bars = {"rows": [counts[name] / rows for name in names]}
+    bars = {"rows": [counts[name] / len(values) for name in names]}
     return shares.draw_values(title, shown, bars, note)

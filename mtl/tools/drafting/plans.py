@@ -6,7 +6,7 @@ plan.train_steps, plan.doubts
 
 import dataclasses
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -113,6 +113,14 @@ class Plan:
     def used(self) -> list[inputs_lib.Input]:
         """The columns that become inputs."""
         return [chosen for chosen in self.inputs if chosen.dtype]
+
+    def find_alone(self, name: str) -> float:
+        """Return the metric of a column as the only input of the first task; NaN if unknown."""
+        return self.alone.get(name, {}).get(self.tasks[0].name, np.nan)
+
+    def rank_columns(self, names: Iterable[str]) -> list[str]:
+        """Return the columns that predict the first task best first, and unmeasured ones last."""
+        return sorted(names, key=lambda name: -np.nan_to_num(self.find_alone(name), nan=-np.inf))
 
     @property
     def left_out(self) -> list[inputs_lib.Input]:

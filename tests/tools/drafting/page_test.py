@@ -42,6 +42,12 @@ def _make_columns(numbers):
         "day": [f"{1 + i % 28:02d}.{1 + i % 12:02d}.2024" for i in range(ROWS)],
         "job": [draw.choice(["<b>cook</b>", "smith", ""]) for _ in range(ROWS)],
         "tags": ["|".join(draw.sample("abc", draw.randint(0, 2))) for _ in range(ROWS)],
+        "scores": [
+            "|".join(
+                f"{key}:{draw.random():.2f}" for key in draw.sample(["pop", "rock"], 1 + i % 2)
+            )
+            for i in range(ROWS)
+        ],
         "same": ["k"] * ROWS,
         "copy": ["no" if y else "yes" for y in label],
         "y": label,
@@ -67,6 +73,11 @@ def test_a_page_draws_each_column_and_tells_doubts_and_decisions(draft, tmp_path
     assert "left out: an id, 300 values" in text and "left out: always &#39;k&#39;" in text
     assert "alone predicts &#39;y&#39;" in text and "Days since 1970." in text
     assert "python -m launch.train --gin_file t.gin" in text
+    # The values of lists are drawn without weights, and lists do not count as values.
+    assert text.count(">pop<") == text.count(">rock<") == text.count(">a<") == 1
+    assert not re.search(r"pop:0|[a-c]\|[a-c]", text)
+    (row,) = re.findall(r"<tr>(?:(?!</tr>).)*>tags<.*?</tr>", text, re.DOTALL)
+    assert re.search(r"list, 3 values", row) and len(re.findall(r"\d%", row)) == 1
 
 
 def test_many_columns_share_lines_by_their_use(draft, tmp_path):
@@ -125,7 +136,7 @@ def test_the_expected_share_of_unknown_values_is_the_share_of_drawn_splits():
     )
     plan = types.SimpleNamespace(
         holdout=types.SimpleNamespace(shares={"test": 0.2}, is_drawn=True, key="", folds=0),
-        used=[types.SimpleNamespace(name="x", parts=("categories",))],
+        used=[types.SimpleNamespace(name="x", dtype="string", parts=("categories",))],
         table=types.SimpleNamespace(facts={"x": column}),
     )
     shares = []

@@ -478,32 +478,32 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
       A header, and a row for each column: its name, its share of missing values, its metric as the
       only input of the first task, and its use.
     """
-    facts, metric = plan.table.facts, plan.tasks[0].metric
-    rows = [("column", "missing", f"{metric} alone", "use")]
+    facts = plan.table.facts
+    header = ("column", "missing", f"{plan.tasks[0].metric} alone", "use")
     tasks = {task.label: f"task, heads.{task.head}: {task.why}" for task in plan.tasks}
     uses = {**tasks, **{chosen.name: chosen.why for chosen in plan.inputs}}
-    shown = _choose_shown(plan, len(facts) if most is None else most)
-    order = [name for name in facts if name in shown]
-    if len(order) < len(facts):
-        # Tasks first, then the columns that predict the first task best.
-        order = [*tasks, *plan.rank_columns(name for name in order if name not in tasks)]
-    for name in order:
-        rows.append(
-            (show_line(name), _show_gaps(facts[name]), _show_alone(plan, [name]), uses[name])
-        )
-    return rows + _fold_columns(plan, [name for name in facts if name not in shown], uses)
+    shown = _choose_shown(plan, most)
+    rows = [
+        (show_line(name), _show_gaps(facts[name]), _show_alone(plan, [name]), uses[name])
+        for name in shown
+    ]
+    others = [name for name in facts if name not in {*shown}]
+    return [header, *rows, *_fold_columns(plan, others, uses)]
 
 
 def _show_gaps(facts: columns.Facts) -> str:
     return f"{facts.missing / facts.rows:.1%}" if facts.missing else ""
 
 
-def _choose_shown(plan: plans.Plan, most: int) -> set[str]:
-    """Return tasks, columns with a doubt, and columns that predict the first task best."""
+def _choose_shown(plan: plans.Plan, most: int | None) -> list[str]:
+    """Return the columns with a row of their own, in the order of the rows; see `tell_plan`."""
     names = [chosen.name for chosen in plan.inputs]
-    best = plan.rank_columns(names)[:most]
+    if most is None or len(names) <= most:
+        return list(plan.table.facts)
     doubted = [chosen.name for chosen in plan.inputs if chosen.doubt]
-    return {task.label for task in plan.tasks} | {*doubted} | {*best}
+    best = {*plan.rank_columns(names)[:most], *doubted}
+    labels = [task.label for task in plan.tasks]
+    return [*labels, *plan.rank_columns(name for name in names if name in best)]
 
 
 def _fold_columns(

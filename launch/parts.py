@@ -145,7 +145,7 @@ def list_settings(kind: Any) -> list[Setting]:
 
 
 def _write_type(parameter: inspect.Parameter) -> str:
-    """Return the type of a parameter without module names; "" if there is no annotation."""
+    """Return the type of a parameter without module names; "" without an annotation."""
     if parameter.annotation is inspect.Parameter.empty:
         return ""
     text = inspect.formatannotation(parameter.annotation).strip("'\"")

@@ -305,7 +305,7 @@ def find_model(folder: str, where: str = "teacher") -> str:
       The folder of a SavedModel; `folder` itself if it has no versions or exports.
 
     Raises:
-      UserError: there is no export of a checkpoint that is newer than the checkpoint.
+      UserError: the checkpoint was not exported, or only before it was written.
     """
     if tf.io.gfile.exists(f"{folder}.index"):
         return _find_export(folder, where)

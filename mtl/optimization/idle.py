@@ -21,8 +21,8 @@ class Moving:
 
     Attributes:
       example: the name of one of the variables.
-      where: the setting with the learning rate or factor that becomes 0 first; the setting of the
-        optimizer if none becomes 0.
+      where: the setting of the first learning rate or factor that becomes 0; if no rate becomes 0,
+        the setting of the optimizer.
       first: the step from which the variables are trained.
       end: the step from which the learning rate is 0 up to the last step; infinite if there is no
         such step.

@@ -125,8 +125,7 @@ class WholeBatch:
     """A batch in parts; the losses of the parts add up to the losses of the batch.
 
     Attributes:
-      first: the forward pass of this replica's first slice, or of all its rows if there are no
-        slices.
+      first: the forward pass of this replica's first slice; without slices, of all its rows.
       others: a function that builds the forward pass of a slice from the slice's index. Each sum
         over the slices builds these passes again.
       slices: the number of slices of a replica's batch.

@@ -23,9 +23,9 @@ class NashMTL(method.Method):
     authors' code approximates the solution by a sequence of convex problems, and clips the result
     to norm 1; here, `Update.clipping` can clip it.
 
-    The length of g is sqrt(T), for gradients of any scale. At a Pareto-stationary point, there is
-    no solution, and the weights of Newton's method grow without bound. The weights are then scaled
-    so that the largest is 1 / |g_t|, and g is about 0.
+    The length of g is sqrt(T), for gradients of any scale. At a Pareto-stationary point, the
+    equations have no solution, and the weights of Newton's method grow without bound. The weights
+    are then scaled so that the largest is 1 / |g_t|, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

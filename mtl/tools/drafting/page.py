@@ -118,7 +118,7 @@ def _list_columns(
 
 
 def expect_unknown(plan: plans.Plan) -> dict[str, float]:
-    """Return {column: the expected share of its held-out values that get no vector of their own}.
+    """Return {column: the expected share of its held-out values that are unknown to the model}.
 
     A category needs two training rows for a vector. If a share s of the rows is held out at random
     and a category has n rows, one of which is held out, then at most one of the other n - 1 rows

@@ -27,10 +27,15 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Numbers with heavy tails and gaps.",
         {"log": True, "missing_flags": True},
     ),
-    "buckets": (
-        "features.Bucketized",
-        "A vector for each range of numbers, so that curves can be learned.",
-        {"boundaries": 20},
+    "bins": (
+        "features.PiecewiseLinear",
+        "The position of a number in ranges with equally many rows, so that curves can be learned.",
+        {},
+    ),
+    "log_bins": (
+        "log/features.PiecewiseLinear",
+        "The same of logarithms.",
+        {"log": True},
     ),
     "categories": (
         "features.Categorical",
@@ -383,6 +388,8 @@ def _columns(plan: plans.Plan) -> list[str]:
         column, why, settings = _PARTS[part]
         lines += [f"# {why}", *_bind(f"{column}.names", names)]
         lines += [f"{column}.{setting} = {value!r}" for setting, value in settings.items()]
+        if part.endswith("bins"):
+            lines += [f"{column}.boundaries = {plan.bins}"]
         if part.endswith("hashes"):
             largest = max(plan.table.facts[name].distinct for name in names)
             lines += [f"{column}.num_buckets = {inputs.count_buckets(largest)}"]
@@ -424,9 +431,11 @@ def _run(plan: plans.Plan, name: str) -> list[str]:
     # The limits of `train_steps` may change the number of epochs.
     epochs = plan.train_steps * plan.batch_size / plan.rows
     return [
-        "trunk/networks.MLP.dropout = 0.1",
-        "update.Update.optimizer = @optimizers.LazyAdam()",
-        "optimizers.LazyAdam.learning_rate = 0.002",
+        *[f"trunk/networks.MLP.dropout = {plan.dropout}"] * bool(plan.dropout),
+        "update.Update.optimizer = @optimizers.AdamW()",
+        "optimizers.AdamW.learning_rate = 0.002",
+        "# The more columns for each row, the more the weights shrink.",
+        f"optimizers.AdamW.weight_decay = {plan.weight_decay}",
         "# A factor of the learning rate, which falls over the steps, for any optimizer.",
         "update.Update.schedule = @schedules.Cosine()",
         "schedules.Cosine.value = 1.0",

@@ -1,7 +1,7 @@
 """Chooses how each column of a table becomes an input, or why the column is left out.
 
 chosen = inputs.choose_input(facts, table, "|")
-chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "buckets")
+chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "bins")
 chosen.why                               # "number, 18 to 90"
 """
 
@@ -29,8 +29,9 @@ _AMOUNT = re.compile(
 # the name suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
-# The largest number of distinct whole numbers that also become categories.
-_FEW_VALUES = 50
+# The largest number of distinct whole numbers that also become categories, and the least number of
+# rows for each of them on average. With fewer rows, a vector for each value learns mostly noise.
+_FEW_VALUES, _ROWS_OF_VALUE = 50, 500
 # The largest vocabulary of a column; a column with more distinct values is hashed.
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
@@ -254,17 +255,19 @@ def _is_amount(facts: columns.Facts) -> bool:
 
 def _choose_number(facts: columns.Facts, table: inspection.Inspection) -> Input:
     numbers = table.numbers(facts.name)
-    part, description = "numbers", f"{_short(facts.least)} to {_short(facts.greatest)}"
+    part, bins = "numbers", "bins"
+    description = f"{_short(facts.least)} to {_short(facts.greatest)}"
     if _is_heavy(numbers[np.isfinite(numbers)]):
-        part, description = "logs", f"{description}, heavy tail: by logarithm"
+        part, bins, description = "logs", "log_bins", f"{description}, heavy tail: by logarithm"
     parts = [f"{part}_with_gaps" if facts.missing else part]
+    # Numbers with gaps are floats, which cannot be categories.
     is_int = facts.kind == "int" and not facts.missing
-    if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
-        # Numbers with gaps are floats, which cannot be categories.
-        parts.append("categories" if is_int else "buckets")
-        description += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
-    elif facts.distinct > _FEW_VALUES:
-        parts.append("buckets")
+    has_rows = facts.present >= _ROWS_OF_VALUE * facts.distinct
+    if is_int and has_rows and 2 < facts.distinct <= _FEW_VALUES:
+        parts.append("categories")
+        description += f", {facts.distinct} values: as categories too"
+    elif facts.distinct > 2:
+        parts.append(bins)
     return Input(
         name=facts.name,
         dtype="int64" if is_int else "float32",

@@ -19,6 +19,15 @@ from mtl.tools.drafting import tasks as tasks_lib
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
 _LARGEST_BATCH = 1024
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
+# More epochs for numbers with little noise: a single column explains at least this share of the
+# variance of each label.
+_MORE_EPOCHS, _EXPLAINED = 40, 0.5
+# (rows, bins), like `_BATCHES`: with few rows, more bins follow noise.
+_BINS = ((2_000, 4), (20_000, 16))
+_MOST_BINS = 32
+# The weight decay is `_DECAY` * input columns / training rows, but at most `_MOST_DECAY`: with more
+# inputs for each row, weights follow more noise.
+_DECAY, _MOST_DECAY = 400, 3.0
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 _CACHED_BYTES = 1 << 29
 # Rows count as sorted by a label if their numbers alone predict the label with this metric.
@@ -83,7 +92,8 @@ class Plan:
       list_delimiter: the character between two values of a list.
       rows: the number of training rows, estimated from the shares of the other splits.
       batch_size: the number of rows in a training step.
-      train_steps: the number of training steps: about 10 epochs, between 200 and 20,000 steps.
+      train_steps: the number of training steps: about 10 epochs, or 40 if one column alone explains
+        half of the variance of each label; between 200 and 20,000 steps.
       shuffle_buffer: the number of rows in the shuffle buffer.
       in_memory: True if training keeps all rows in memory: for tables of Arrow, and for other
         tables of less than 512 MiB.
@@ -108,6 +118,21 @@ class Plan:
     def checkpoint_steps(self) -> int:
         """The number of steps between two evaluations."""
         return self.train_steps // _EVALUATIONS
+
+    @property
+    def bins(self) -> int:
+        """The number of bins of a column of numbers."""
+        return next((bins for most, bins in _BINS if self.rows < most), _MOST_BINS)
+
+    @property
+    def weight_decay(self) -> float:
+        """The weight decay, with two significant digits."""
+        return min(float(f"{_DECAY * len(self.used) / self.rows:.2g}"), _MOST_DECAY)
+
+    @property
+    def dropout(self) -> float:
+        """The dropout of the trunk: 0 if all labels are numbers, which it would blur."""
+        return 0.1 if any(task.metric != "r2" for task in self.tasks) else 0.0
 
     @property
     def used(self) -> list[inputs_lib.Input]:
@@ -268,7 +293,8 @@ def make_plan(
     rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
     rows = max(round(rows * (1 - share)), 1)
     order = _find_order(chosen_tasks, table)
-    batch, steps, buffer = _choose_sizes(rows, is_in_order=order is not None)
+    epochs = _MORE_EPOCHS if _has_little_noise(chosen_tasks, chosen, alone) else _EPOCHS
+    batch, steps, buffer = _choose_sizes(rows, epochs, is_in_order=order is not None)
     doubts = _list_doubts(table, chosen_tasks, chosen, holdout)
     in_memory = table.dialect.is_arrow or table.size < _CACHED_BYTES
     if order is not None and buffer < rows and not in_memory:
@@ -394,10 +420,23 @@ def _find_order(chosen_tasks: Sequence[tasks_lib.Task], table: inspection.Inspec
     return next(in_order, None)
 
 
-def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
+def _has_little_noise(
+    chosen_tasks: Sequence[tasks_lib.Task],
+    chosen: Sequence[inputs_lib.Input],
+    alone: Mapping[str, Mapping[str, float]],
+) -> bool:
+    """Return True if all labels are numbers, and one input explains much of each."""
+    used = [alone[one.name] for one in chosen if one.dtype]
+    return all(
+        task.metric == "r2" and any(one.get(task.name, 0.0) >= _EXPLAINED for one in used)
+        for task in chosen_tasks
+    )
+
+
+def _choose_sizes(rows: int, epochs: int, is_in_order: bool) -> tuple[int, int, int]:
     """Return the batch size, the number of training steps, and the size of the shuffle buffer."""
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
-    steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
+    steps = min(max(-(-rows * epochs // batch), _FEWEST_STEPS), _MOST_STEPS)
     # If rows are sorted by a label, a buffer of the usual size would give
     # batches of a single class.
     buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)

@@ -312,6 +312,13 @@ def test_predictions_start_within_a_thousandth_of_the_deviation(run, tmp_path, m
     assert len(repr(head.prior)) < 18
 
 
+def _draft(run, folder, lines, task):
+    """The gin file of a table with an input x and a label."""
+    (folder / "t.csv").write_text("\n".join([f"x,{task}", *lines]) + "\n")
+    run("--task", task)
+    return (folder / "t.gin").read_text()
+
+
 @pytest.mark.parametrize(
     ("rows", "bins", "decay"),
     [(100, 4, 3.0), (5_000, 16, 0.089), (30_000, 32, 0.015)],
@@ -319,9 +326,7 @@ def test_predictions_start_within_a_thousandth_of_the_deviation(run, tmp_path, m
 def test_fewer_rows_give_fewer_bins_and_more_decay(run, tmp_path, rows, bins, decay):
     rng = random.Random(0)
     lines = [f"{rng.random():.3f},{rng.random() < 0.5:d}" for _ in range(rows)]
-    (tmp_path / "t.csv").write_text("\n".join(["x,clicked", *lines]) + "\n")
-    run("--task", "clicked")
-    text = (tmp_path / "t.gin").read_text()
+    text = _draft(run, tmp_path, lines, "clicked")
     assert f"features.PiecewiseLinear.boundaries = {bins}\n" in text
     assert f"optimizers.AdamW.weight_decay = {decay}\n" in text
     assert "MLP.dropout = 0.1" in text
@@ -331,10 +336,7 @@ def test_fewer_rows_give_fewer_bins_and_more_decay(run, tmp_path, rows, bins, de
 def test_a_number_with_little_noise_gets_more_epochs_and_no_dropout(run, tmp_path, noise, epochs):
     rng = random.Random(0)
     xs = [rng.random() for _ in range(5_000)]
-    lines = [f"{x:.4f},{x + rng.gauss(0, noise):.4f}" for x in xs]
-    (tmp_path / "t.csv").write_text("\n".join(["x,price", *lines]) + "\n")
-    run("--task", "price")
-    text = (tmp_path / "t.gin").read_text()
+    text = _draft(run, tmp_path, [f"{x:.4f},{x + rng.gauss(0, noise):.4f}" for x in xs], "price")
     assert "MLP.dropout" not in text and "features.PiecewiseLinear.names = ['x']" in text
     steps = int(re.search(r"train_steps = (\d+)", text)[1])
     assert epochs <= steps * 128 / 4_500 < epochs + 1
@@ -344,8 +346,6 @@ def test_a_number_with_little_noise_gets_more_epochs_and_no_dropout(run, tmp_pat
 def test_whole_numbers_become_categories_if_each_has_enough_rows(run, tmp_path, rows, part):
     rng = random.Random(0)
     lines = [f"{rng.randint(1, 10)},{rng.random() < 0.5:d}" for _ in range(rows)]
-    (tmp_path / "t.csv").write_text("\n".join(["x,clicked", *lines]) + "\n")
-    run("--task", "clicked")
-    text = (tmp_path / "t.gin").read_text()
+    text = _draft(run, tmp_path, lines, "clicked")
     found = [one for one in ("PiecewiseLinear", "Categorical") if f"{one}.names = ['x']" in text]
     assert found == [part]

@@ -34,7 +34,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "log_bins": (
         "log/features.PiecewiseLinear",
-        "The same of logarithms.",
+        "The position of a logarithm in ranges with equally many rows.",
         {"log": True},
     ),
     "categories": (

@@ -5,6 +5,7 @@ plan.train_steps, plan.doubts
 """
 
 import dataclasses
+import math
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -16,15 +17,13 @@ from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
 # (rows, batch size), sorted by rows: the first entry with more rows than the training split counts.
-_BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
-_LARGEST_BATCH = 1024
+_BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512), (math.inf, 1024))
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 # More epochs for numbers with little noise: a single column explains at least this share of the
 # variance of each label.
 _MORE_EPOCHS, _EXPLAINED = 40, 0.5
 # (rows, bins), like `_BATCHES`: with few rows, more bins follow noise.
-_BINS = ((2_000, 4), (20_000, 16))
-_MOST_BINS = 32
+_BINS = ((2_000, 4), (20_000, 16), (math.inf, 32))
 # The weight decay is `_DECAY` * input columns / training rows, but at most `_MOST_DECAY`: with more
 # inputs for each row, weights follow more noise.
 _DECAY, _MOST_DECAY = 400, 3.0
@@ -122,7 +121,7 @@ class Plan:
     @property
     def bins(self) -> int:
         """The number of bins of a column of numbers."""
-        return next((bins for most, bins in _BINS if self.rows < most), _MOST_BINS)
+        return _choose_by_rows(_BINS, self.rows)
 
     @property
     def weight_decay(self) -> float:
@@ -433,9 +432,14 @@ def _has_little_noise(
     )
 
 
+def _choose_by_rows(choices: Sequence[tuple[float, int]], rows: int) -> int:
+    """Return the choice of the first entry (rows, choice) with more rows than `rows`."""
+    return next(choice for most, choice in choices if rows < most)
+
+
 def _choose_sizes(rows: int, epochs: int, is_in_order: bool) -> tuple[int, int, int]:
     """Return the batch size, the number of training steps, and the size of the shuffle buffer."""
-    batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
+    batch = _choose_by_rows(_BATCHES, rows)
     steps = min(max(-(-rows * epochs // batch), _FEWEST_STEPS), _MOST_STEPS)
     # If rows are sorted by a label, a buffer of the usual size would give
     # batches of a single class.

@@ -24,7 +24,7 @@ class Labelled(types.Head):
     """The base class of heads with a linear layer on the tower, and a label for each row.
 
     A label is missing if it is absent, NaN (float32) or "" (string). A missing label does not
-    affect the loss, the gradients and the metrics. If labels are ids, such as classes and grades,
+    affect the loss, the gradients or the metrics. If labels are ids, such as classes and grades,
     an int64 label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a
     value.
 
@@ -97,18 +97,35 @@ class Labelled(types.Head):
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels [B, ...] into targets and a mask of present labels, [B] or [B, n].
+        """Parse labels into targets and a mask of present labels.
 
-        When run, `checked` fails on labels out of range.
+        Args:
+          label: the label field, [B, ...].
+
+        Returns:
+          Targets [B], [B, n] or [B, n, C], and a mask of present labels, bool [B] or [B, n]. The
+          target of a missing label may be any valid value.
+
+        Raises:
+          InvalidArgumentError: when run, if a label is out of range; `checked` builds this check.
         """
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Return True if a Python value, which is not missing, is a valid label."""
+        """Return True if a Python value is a valid label.
+
+        Args:
+          value: a number or text of a label that is not missing. For a value of the wrong type, the
+            method may raise a `TypeError`; `check` then rejects the value.
+        """
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for labels of this type in errors, such as `be in [0, 10)`."""
+        """Return the rule that errors state for labels, such as `be in [0, 10)`.
+
+        Args:
+          dtype: the type of a label tensor, or the class of a Python value; None if unknown.
+        """
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -126,7 +143,17 @@ class Labelled(types.Head):
         return self.has_ids and spec.NO_ID not in self.named_values
 
     def are_present(self, label: tf.Tensor) -> tf.Tensor:
-        """Return True for each label that is present, in the same shape."""
+        """Return True for each label that is present.
+
+        Args:
+          label: int64, float32 or string, any shape.
+
+        Returns:
+          bool, in the same shape.
+
+        Raises:
+          UserError: the type of the label cannot hold a value of `missing`.
+        """
         present = (
             values.are_ids_present(label)
             if self.leaves_out_minus_one
@@ -149,11 +176,34 @@ class Labelled(types.Head):
         return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the label field. Fail if the type or shape of the field does not suit the head."""
+        """Return the label field.
+
+        Args:
+          labels: {field: [B, ...]}.
+
+        Returns:
+          The label, [B, *label_shape], of a type in `label_types`.
+
+        Raises:
+          UserError: the field is absent, or has another type or shape.
+        """
         return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weights of the labels, [B] or [B, n], with 0 for missing labels."""
+        """Return the weight of each label.
+
+        Args:
+          labels: {field: [B, ...]}.
+          present: a mask of the labels that count, bool [B] or [B, n].
+
+        Returns:
+          float32, in the shape of `present`; 0 for labels that do not count.
+
+        Raises:
+          UserError: the weight field is absent, or does not hold one number for each example.
+          InvalidArgumentError: when run, if a label that counts has a weight below 0, NaN or
+            infinity.
+        """
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(self.weight, labels, present)
@@ -225,7 +275,12 @@ class Labelled(types.Head):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """Return the start of an error: a field and its rule. A caller appends the label."""
+        """Return the start of an error about a label; the caller appends the label.
+
+        Args:
+          field: the label field.
+          rule: the condition that the label must meet, such as `be in [0, 10)`.
+        """
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
@@ -252,22 +307,45 @@ class Labelled(types.Head):
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the label values of a record that are present."""
+        """Return the label values of a record that are present.
+
+        Args:
+          given: the values of the label, in a flat list.
+
+        Returns:
+          The values that are not missing, in the same order.
+        """
         return [value for value in given if not self.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of a record counts, apart from its weight."""
+        """Return True if the label of a record counts, apart from its weight.
+
+        Args:
+          is_present: True if the record has a label value that is not missing.
+          labels: {field: its value in plain Python}.
+        """
         del labels
         return is_present
 
     def has_weight(self, labels: Mapping[str, Any]) -> bool:
-        """Return True if the record has a label that the head uses, with a weight other than 0."""
+        """Return True if the record has a label that counts, with a weight other than 0.
+
+        Args:
+          labels: {field: its value in plain Python}. Without the weight field, the weight is 1.
+        """
         label_values = values.flatten_values(labels.get(self.field, []))
         weights = values.flatten_values(labels.get(self.weight or "", [1]))
         return self.is_counted(bool(self.find_present(label_values)), labels) and any(weights)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return a check for the label values of a record, and its rule as text for errors."""
+        """Return a check for the label values of a record.
+
+        Args:
+          given: the values of the label, in a flat list; some may be missing.
+
+        Returns:
+          A function that returns True for a valid value, and the rule that errors state.
+        """
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
@@ -304,7 +382,14 @@ class Base(Labelled):
     # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of outcomes, such as positives, which only rows of the space may have."""
+        """Return a mask of outcomes, such as positives, which only rows of the space may have.
+
+        Args:
+          targets: the targets that `targets` returns.
+
+        Returns:
+          bool, in the shape of the targets; False by default.
+        """
         return tf.zeros_like(targets, tf.bool)
 
     def is_outcome(self, value: Any) -> bool:
@@ -313,22 +398,54 @@ class Base(Labelled):
         return False
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+        """Return the loss of every example, without weights.
+
+        Args:
+          logits: [B, ...], as `examples` returns them.
+          targets: [B, ...], as `examples` returns them.
+
+        Returns:
+          Losses in the shape of the weights, [B] or [B, n].
+        """
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the inputs of the metrics: tensors to sum over rows, or `metrics.Total`s."""
+        """Return the inputs of the metrics for a batch.
+
+        Args:
+          examples: the aligned logits, targets and weights of the batch.
+
+        Returns:
+          {name: a sum over the rows of the batch, or a `metrics.Total`}. The names "loss", "weight"
+          and "nan_predictions" are reserved.
+        """
         raise NotImplementedError
 
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return additional inputs of metrics that rank rows within groups, such as users."""
+        """Return additional inputs of metrics that rank rows within groups, such as users.
+
+        Args:
+          examples: the aligned logits, targets and weights of a batch.
+          labels: {field: [B, ...]}, with the field that holds the groups.
+
+        Returns:
+          {name: sum or `metrics.Total`}, as in `sums`; empty by default.
+        """
         del examples, labels
         return {}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute the metrics from the sums."""
+        """Compute the metrics of a split from its sums.
+
+        Args:
+          sums: {name: the sum over all batches in float64, or the value of a `metrics.Total`}, with
+            the names of `sums` and `sums_by_group`, and with "loss" and "weight".
+
+        Returns:
+          {metric: scalar}. `all_metrics` adds `average_loss` and `nan_predictions`.
+        """
         raise NotImplementedError
 
     # All heads share these members.
@@ -379,7 +496,14 @@ class Base(Labelled):
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute all metrics from the sums, including `average_loss` and `nan_predictions`."""
+        """Compute all metrics of a split from its sums.
+
+        Args:
+          sums: the sums, as in `summary`, with "nan_predictions".
+
+        Returns:
+          {metric: scalar}, including `average_loss` and `nan_predictions`; [T] for sums of T tasks.
+        """
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
@@ -500,13 +624,26 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """Return the classify output of scores [B, C], with the names of the classes."""
+    """Return the classify output of an export.
+
+    Args:
+      scores: the score of each class, float32 [B, C].
+      names: the names of the C classes.
+    """
     classes = tile_names(names, scores)
     return compat.estimator.export.ClassificationOutput(scores, classes)
 
 
 def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
-    """Repeat the class names for each row of [B, C] scores: [B, C]."""
+    """Repeat the names of C classes for each row of a batch.
+
+    Args:
+      names: the names.
+      scores: [B, ...], only for the number of rows.
+
+    Returns:
+      string [B, C].
+    """
     return tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
 
 
@@ -525,5 +662,5 @@ def check_share(where: str, value: float) -> None:
 
 
 def logit(share: float) -> float:
-    """Return log(share / (1 - share))."""
+    """Return log(share / (1 - share)) for a share in (0, 1)."""
     return math.log(share / (1 - share))

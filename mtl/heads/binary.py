@@ -143,16 +143,26 @@ class Binary(base.Base):
         return (1,), self.negative or (0,)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> 1.0 for positives, else 0.0."""
+        """Parse labels: [B] -> 1.0 for positives, else 0.0; and a mask of present labels."""
         targets, present, valid = self.parsed(label)
         if valid is not None:
             targets = self.checked(targets, valid, label, self.rule(label.dtype))
         return targets, present
 
     def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """Return targets, a mask of present labels, and a mask of labels in range.
+        """Parse labels without a check of their range.
 
-        The last mask is None if every label is in range.
+        Args:
+          label: int64, float32 or string, [B], or [B, T] for T tasks.
+
+        Returns:
+          Targets (float32, 1 for positives, else 0), a mask of present labels, and a mask that is
+          False for labels out of range, all in the shape of the label. The last mask is None if
+          every label is in range.
+
+        Raises:
+          UserError: the type of the label cannot hold a value of `positive`, `negative` or
+            `missing`.
         """
         where = self._where("positive and negative")
         field = f"label {self.field!r}"
@@ -190,7 +200,15 @@ class Binary(base.Base):
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits [B], targets and weights. Logits are 0 if the weight of a label is 0."""
+        """Align logits, targets and weights.
+
+        Args:
+          logits: [B, 1].
+          labels: {field: [B, ...]}.
+
+        Returns:
+          Logits, targets and weights, [B] each. Logits are 0 if the weight of a label is 0.
+        """
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -232,14 +250,31 @@ class Binary(base.Base):
         return self.list_outputs(predictions, scores, base.tile_names(self.class_names, scores))
 
     def score_classes(self, logits: tf.Tensor, probability: tf.Tensor) -> tf.Tensor:
-        """Return the probabilities of both classes: [..., 1] and [...] -> [..., 2]."""
+        """Return the probabilities of both classes.
+
+        Args:
+          logits: [..., 1].
+          probability: the probability of the positive class, [...].
+
+        Returns:
+          [..., 2], the negative class first.
+        """
         # A difference, 1 - probability, would round to 0 below 6e-8.
         return tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
 
     def list_outputs(
         self, predictions: types.Tensors, scores: tf.Tensor, classes: tf.Tensor
     ) -> dict[str, Any]:
-        """Return the outputs of an export from predictions [B], scores and classes [B, 2]."""
+        """Return the outputs of an export.
+
+        Args:
+          predictions: {prediction: [B]}, with "probability".
+          scores: the probabilities of both classes, [B, 2].
+          classes: the names of both classes for each row, string [B, 2].
+
+        Returns:
+          {kind: output}, with the kinds "predict", "classify" and "regress".
+        """
         export = compat.estimator.export
         return {
             "predict": export.PredictOutput(predictions),
@@ -250,7 +285,12 @@ class Binary(base.Base):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return sums for the areas under curves, the calibration, and metrics at the threshold.
 
-        Sums are scalars for examples [B], and [T] for examples [B, T] of T tasks.
+        Args:
+          examples: logits, targets and weights, [B], or [B, T] for T tasks.
+
+        Returns:
+          {name: scalar, or [T] for T tasks}, except for "excess" [15] or [T, 15], and the total
+          "scores".
         """
         total = functools.partial(metrics.sum_weighted, axis=0)
         logits, targets, weights = examples
@@ -301,7 +341,16 @@ class Binary(base.Base):
 
 
 def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
-    """Return accuracy, precision and recall at the threshold."""
+    """Return accuracy, precision and recall at the threshold.
+
+    Args:
+      sums: sums of weights in the same shape: "weight" of all labels, "positive" of positives,
+        "flagged" of predicted positives, and "hits" of predicted positives that are positive.
+
+    Returns:
+      {metric: the shape of the sums}; NaN if the metric is undefined, such as the precision if no
+      label is predicted as positive.
+    """
     positive, num_flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
     # All rows minus the missed positives (positive - hits) and the false alarms (flagged - hits).
     num_correct = sums["weight"] - positive - num_flagged + 2 * hits

@@ -17,12 +17,25 @@ LEAST_CAPACITY = 2**12
 
 
 def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the value of a variable from its handle."""
+    """Return the value of a variable.
+
+    Args:
+      handle: the handle of the variable.
+      dtype: the type of the variable.
+    """
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
 def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    """Assign a value of any length to a variable."""
+    """Replace the value of a variable.
+
+    Args:
+      handle: the handle of the variable.
+      value: the new value, of the variable's type. It may be longer or shorter than the old value.
+
+    Returns:
+      The op that writes the value.
+    """
     return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
@@ -30,7 +43,7 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
     """Write rows [start, end).
 
     Args:
-      handle: the variable, with at least `end` rows.
+      handle: the handle of a variable with at least `end` rows.
       start: the first row, an int64 scalar.
       end: the end of the range, exclusive, an int64 scalar.
       value: [end - start, ...].
@@ -49,7 +62,15 @@ def capacity(handle: tf.Tensor) -> tf.Tensor:
 
 
 def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
-    """Return the state of a total of rows, each with a key and `width` numbers."""
+    """Return the state of a total that collects rows, each with a key.
+
+    Args:
+      width: the number of numbers in a row.
+
+    Returns:
+      The specifications of three variables: keys int64 [C] and numbers float32 [C, width] for the
+      capacity C, and the number of rows in use, an int64 scalar.
+    """
     return (
         tf.TensorSpec([None], tf.int64),  # Keys.
         tf.TensorSpec([None, width], tf.float32),  # Numbers.
@@ -63,7 +84,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
     A full buffer grows by half.
 
     Args:
-      state: the variables.
+      state: the three variables.
       keys: int64 [B].
       rows: float32 [B, width].
 
@@ -98,6 +119,13 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
 
 
 def read_all(replicas: Sequence[Sequence[tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the keys [N] and the numbers [N, width] of all replicas."""
+    """Return the rows of all replicas.
+
+    Args:
+      replicas: for each replica, the values of the variables of `rows_state`.
+
+    Returns:
+      The keys, int64 [N], and the numbers, float32 [N, width], of the N rows in use.
+    """
     keys = tf.concat([keys[:size] for keys, _, size in replicas], 0)
     return keys, tf.concat([rows[:size] for _, rows, size in replicas], 0)

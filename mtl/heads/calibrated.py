@@ -93,7 +93,7 @@ def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
     Args:
       task: the name of the head.
       name: `KNOTS` or `LINES`.
-      values: the initial values, in the shape of the docstrings of `KNOTS` and `LINES`.
+      values: the initial values; the docstrings of `KNOTS` and `LINES` give the shapes.
 
     Returns:
       The variable, which is not trainable.

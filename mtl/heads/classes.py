@@ -69,7 +69,13 @@ class Classes(base.Base):
         return values.per_class(where, setting_value, self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> class ids, int64, and a mask of present labels."""
+        """Parse labels: [B] -> class ids, int64, and a mask of present labels.
+
+        Raises:
+          UserError: labels are int64, but only some of the class names are numbers, or two names
+            are the same number.
+          InvalidArgumentError: when run, if a present label is not the label of a class.
+        """
         present = self.are_present(label)
         # Any valid class can stand for a missing label, whose weight is 0.
         return tf.where(present, self._checked_ids(label, present), 0), present
@@ -80,7 +86,8 @@ class Classes(base.Base):
         When run, fail if a present label is not the label of a class.
 
         Raises:
-          UserError: labels are int64, but only some of the class names are numbers.
+          UserError: labels are int64, but only some of the class names are numbers, or two names
+            are the same number.
         """
         if label.dtype == tf.int64:
             self._check_numbers()

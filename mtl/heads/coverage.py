@@ -23,7 +23,7 @@ def check_levels(where: str, levels: Sequence[float]) -> None:
       levels: the levels, such as 0.5 for the median.
 
     Raises:
-      UserError: a level is not a number in [0.001, 0.999].
+      UserError: `levels` is not a list, or a level is not a number in [0.001, 0.999].
     """
     checks.is_a(where, levels, (list, tuple), "be a list of shares")
     for level in levels:

@@ -42,7 +42,14 @@ class Dense(base.Base):
         return layers.conv(tower, self.size, "logits", size=1, bias_initializer=initializer)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align [B, H, W, size] and {field: [B, H, W, ...]}: [B, H W, size] and [B, H W, ...].
+        """Align logits, targets and weights, with height and width as one axis.
+
+        Args:
+          logits: [B, H, W, size].
+          labels: {field: [B, ...]}; the head's label is [B, H, W] or [B, H, W, n].
+
+        Returns:
+          Logits [B, H W, size], targets [B, H W] or [B, H W, n], and weights [B, H W].
 
         Raises:
           UserError: label and tower have different sizes.
@@ -65,7 +72,14 @@ class Dense(base.Base):
 
 
 def flatten_places(maps: tf.Tensor) -> tf.Tensor:
-    """Flatten height and width of maps, [B, H, W, ...] -> [B, H W, ...]."""
+    """Flatten height and width of maps to a single axis.
+
+    Args:
+      maps: [B, H, W, ...], with static sizes except for B.
+
+    Returns:
+      [B, H W, ...].
+    """
     shape = maps.shape[1:].as_list()
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
 

@@ -502,7 +502,7 @@ class Base(Labelled):
           sums: the sums, as in `summary`, with "nan_predictions".
 
         Returns:
-          {metric: scalar}, including `average_loss` and `nan_predictions`; [T] for sums of T tasks.
+          {metric: scalar, or [T] for sums of T tasks}, with `average_loss` and `nan_predictions`.
         """
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}

@@ -42,8 +42,7 @@ class Density(unlabelled.Unlabelled):
     [B, S, ...] of the mixture. Samples do not depend on the tower: the features of a row only seed
     its draws (`mtl.step.row_draws`).
 
-    The first axis of every variable is the start: `weights` [R, K], and the variables of
-    components.
+    The first axis of every variable, such as `weights` [R, K], has an entry for each start.
 
     Attributes:
       name: the name of the task, and a prefix of metrics and predictions. Variables are in
@@ -70,15 +69,34 @@ class Density(unlabelled.Unlabelled):
 
     @abc.abstractmethod
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Create the parameters of all components for a tower of this width, [R, K, ...] each."""
+        """Create the parameters of all components.
+
+        Args:
+          width: H, the width of the tower.
+
+        Returns:
+          The parameters, [R, K, ...] each.
+        """
 
     @abc.abstractmethod
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return `log p_k(h)`: [B, H] and [R, K, ...] each -> [B, R, K]."""
+        """Return `log p_k(h)` of each row for each component.
+
+        Args:
+          tower: [B, H].
+          parameters: the parameters, [R, K, ...] each; [1, K, ...] for the best start alone.
+
+        Returns:
+          [B, R, K], in nats.
+        """
 
     @abc.abstractmethod
     def draw_size(self, width: int) -> int:
-        """Return how many uniform random numbers a sample takes, for a tower of this width."""
+        """Return how many uniform random numbers `sample` takes for one sample.
+
+        Args:
+          width: H, the width of the tower.
+        """
 
     @abc.abstractmethod
     def sample(
@@ -98,11 +116,15 @@ class Density(unlabelled.Unlabelled):
     # All densities share these members.
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute `log(pi_k p_k(h))`, [B, H] -> [B, C].
+        """Compute `log(pi_k p_k(h))`, and draw samples in prediction.
 
-        The C logits are K values of the best start, then R K values of all starts if R > 1, then
-        samples in prediction. In prediction, the values of the best start replace the values of all
-        starts.
+        Args:
+          tower: [B, H].
+
+        Returns:
+          [B, C]: the K values of the best start, then R K values of all starts if R > 1, then the
+          samples in prediction. In prediction, the values of the best start replace the values of
+          all starts.
         """
         # Stop the gradient, as the density must not change the network.
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
@@ -166,7 +188,14 @@ class Density(unlabelled.Unlabelled):
         return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of the best start for each row: [B, C] -> [B]."""
+        """Compute the loss of each row; the gradient of the loss trains all starts.
+
+        Args:
+          logits: [B, C], as `logits` returns them.
+
+        Returns:
+          The loss of the best start in nats, [B].
+        """
         best = objectives.mixture_loss(logits[:, : self.num_components])
         if not self._has_starts:
             return best
@@ -182,7 +211,7 @@ class Density(unlabelled.Unlabelled):
         return self.num_components * (1 + self._has_starts * self.num_starts)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss, a scalar; 0 without rows."""
+        """Compute the mean loss of all rows, a scalar; 0 without rows."""
         del labels
         losses = self.losses(logits)
         return objectives.weighted_mean(losses, tf.ones_like(losses))

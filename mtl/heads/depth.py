@@ -84,7 +84,15 @@ class Depth(dense.Dense):
         return "be finite and at least 0"
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits [B, H W], targets and weights, as in `dense.Dense`."""
+        """Align logits, targets and weights, with height and width as one axis.
+
+        Args:
+          logits: [B, H, W, 1].
+          labels: {field: [B, ...]}; the head's label is [B, H, W].
+
+        Returns:
+          Logits, targets and weights, [B, H W] each.
+        """
         map_logits, targets, weights = super().examples(logits, labels)
         return types.LossInputs(tf.squeeze(map_logits, -1), targets, weights)
 

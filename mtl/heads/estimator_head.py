@@ -77,12 +77,20 @@ class EstimatorHead(types.Head):
         return layers.dense(tower, self.head.logits_dimension, "logits")
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, C] and {field: [B, ...]} -> a scalar."""
+        """Compute the loss: [B, C] and {field: [B, ...]} -> a scalar.
+
+        Raises:
+          UserError: the label field is absent, or holds lists of any length.
+        """
         logits, label, fields = self._select_labelled(logits, labels)
         return self.head.loss(label, logits, features=fields)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Count the rows with a label: {field: [B, ...]} -> a scalar."""
+        """Count the rows with a label: {field: [B, ...]} -> a scalar.
+
+        Raises:
+          UserError: the label field is absent, or holds lists of any length.
+        """
         return tf.reduce_sum(tf.cast(self._find_rows(labels), tf.float32))
 
     def _find_rows(self, labels: types.Tensors) -> tf.Tensor:

@@ -36,9 +36,9 @@ class GaussianMixture(density.Density):
     of `features.Numeric`. Variables are `weights`, `means` and `scales` [R, K, H], and for full
     covariances `coefficients` [R, K, H, H].
 
-    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. The
-    gradient is the gradient of the mean of `log p_k` over the noise,
-    `log p_k(h) - e^2 trace(C_k^-1) / 2`. So a covariance S of the rows becomes `S + e^2 I`, like
+    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. Over
+    this noise, `log p_k` has the mean `log p_k(h) - e^2 trace(C_k^-1) / 2`, and training follows
+    the gradient of the mean. So a covariance S of the rows becomes `S + e^2 I`, like
     the M step of scikit-learn with `reg_covar = e^2` (C. M. Bishop, "Training with Noise is
     Equivalent to Tikhonov Regularization", 1995). The loss, metrics and predictions use `p_k`
     without noise.

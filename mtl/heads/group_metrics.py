@@ -53,6 +53,12 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
     arXiv:1703.02091. Without weights, the weight of a group is its number of rows. A label above 0
     is positive. Groups with only positive or only negative labels have no AUC and are ignored. A
     tie counts as half a correct pair.
+
+    Args:
+      rows: the rows of the split, sorted within groups.
+
+    Returns:
+      A float64 scalar; NaN if every group is ignored.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
@@ -75,12 +81,13 @@ def compute_ranking(
 ) -> dict[str, tf.Tensor]:
     """Compute the ranking metrics of a split.
 
-    Metrics are means over all groups with a relevant row, a row with a label above 0. The weight of
-    a group is the mean weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is
-    DCG divided by the DCG of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based
-    Evaluation of IR Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that are
-    among the first k. `precision_at_<k>` is the number of relevant rows among the first k divided
-    by k, even if a group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
+    A row is relevant if its label is above 0. All metrics except `gauc` are means over the groups
+    with a relevant row, and the weight of a group is the mean weight of its rows; `compute_gauc`
+    describes `gauc`. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is DCG divided by the DCG
+    of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
+    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that are among the first k.
+    `precision_at_<k>` is the number of relevant rows among the first k, divided by k even if a
+    group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
 
     Args:
       rows: the rows of the split, sorted within groups.
@@ -88,7 +95,8 @@ def compute_ranking(
       cutoffs: the ranks k, at least 1.
 
     Returns:
-      {metric: scalar}: `ndcg`, `mrr`, `gauc`, and `<metric>_at_<k>` for each cutoff.
+      {metric: scalar}: `ndcg`, `mrr`, `gauc`, and for each cutoff `ndcg_at_<k>`, `recall_at_<k>`
+      and `precision_at_<k>`. A metric is NaN if no group counts.
     """
     blocks = _Blocks(rows)
     row_gains = gains(rows.labels, gain)
@@ -121,7 +129,14 @@ def compute_ranking(
 
 
 def group_weights(rows: groups.Ranked) -> tf.Tensor:
-    """Return the mean weight of the rows of each group, [G]."""
+    """Compute the mean weight of the rows of each group.
+
+    Args:
+      rows: the rows of the split.
+
+    Returns:
+      float64 [G].
+    """
     return tf.math.divide_no_nan(rows.sum(rows.weights), rows.sum(tf.ones_like(rows.weights)))
 
 

@@ -4,7 +4,7 @@ keys = groups.read_keys(head, "query", labels, counts)         # [B] int64
 groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total` with the value `Ranked`
 
 Metrics rank whole groups at the end of an evaluation, so metrics do not depend on batches, replicas
-and the order of rows. A training loss ranks only the rows of a slice of a batch; see
+or the order of rows. A training loss ranks only the rows of a slice of a batch; see
 `data.whole_groups`.
 """
 
@@ -55,6 +55,7 @@ def read_keys(
       int64 [B]; rows of the same group have equal keys.
 
     Raises:
+      UserError: the field is absent, or does not hold one int64 or string for each example.
       InvalidArgumentError: when run, if a row lacks a key that it needs.
     """
     keys = head.read_field(labels, field, (tf.int64, tf.string), ())
@@ -104,7 +105,14 @@ class Ranked(NamedTuple):
         return tf.math.unsorted_segment_sum(values, self.groups, self.num_groups)
 
     def order_by(self, values: tf.Tensor) -> tf.Tensor:
-        """Return row indices by descending float32 values within each group, [N] int32."""
+        """Order the rows of each group by descending value.
+
+        Args:
+          values: float32 [N].
+
+        Returns:
+          int32 [N], the indices of the rows; the rows of the first group come first.
+        """
         return _order_rows(self.groups, values)
 
 

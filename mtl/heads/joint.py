@@ -62,7 +62,14 @@ class Joint(binary.Binary):
         checks.require(not slices, where, "be empty, as the logits are composed", slices, fix)
 
     def check_model(self, model: Any) -> None:
-        """Fail unless every task of the chain has a head `Binary`."""
+        """Fail unless every task of the chain has a head `Binary`.
+
+        Args:
+          model: the `MultiTaskModel` with the heads of all tasks.
+
+        Raises:
+          UserError: a task of the chain has another head.
+        """
         for task in self.composes:
             kind = type(model.heads_by_task[task])
             where = f"MultiTaskModel.heads: a task of {self.name!r}"
@@ -79,7 +86,11 @@ class Joint(binary.Binary):
         return _compose_chain(self.of, logits)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Fail, as this task does not use a tower."""
+        """Fail, as this task does not use a tower.
+
+        Raises:
+          NotImplementedError: always; `compose` computes the logits.
+        """
         raise NotImplementedError(f"The logits of task {self.name!r} are composed.")
 
     def _confine(

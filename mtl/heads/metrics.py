@@ -35,13 +35,27 @@ class Total(Protocol):
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The shapes of the state's local variables, initially 0, or empty if a size is unknown."""
+        """The shapes and types of the state's local variables.
+
+        A variable is 0 at first. If the size of an axis is unknown, the variable is empty at first.
+        """
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Update the state with the current batch."""
+        """Update the state with the current batch.
+
+        Args:
+          state: the variables, in the order of the property `state`.
+
+        Returns:
+          The op that updates the variables.
+        """
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Any:
-        """Join the states of all replicas, and return the value."""
+        """Join the states of all replicas, and return the value.
+
+        Args:
+          replicas: for each replica, the values of its variables.
+        """
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
@@ -68,7 +82,15 @@ def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, b
 
 
 def split_slice(name: str) -> tuple[str, str]:
-    """Split the name of a metric into metric and slice; the slice is "" for all rows."""
+    """Split the name of a metric into metric and slice.
+
+    Args:
+      name: the name, such as `auc@country=DE`.
+
+    Returns:
+      The metric and the slice, such as `auc` and `country=DE`. The slice is "" for a metric over
+      all rows.
+    """
     metric, _, rows = name.partition(SLICE)
     return metric, rows
 
@@ -148,7 +170,12 @@ class _Sums:
 
 
 class Spread(NamedTuple):
-    """The mean of values, and the sum of their squared distances from the mean, in float64."""
+    """The mean and the spread of weighted values, float64 scalars.
+
+    Attributes:
+      mean: the weighted mean; NaN if all weights are 0.
+      squares: the weighted sum of squared distances from the mean; 0 if all weights are 0.
+    """
 
     mean: tf.Tensor
     squares: tf.Tensor
@@ -311,12 +338,12 @@ def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.T
     """Sum `weight * (probability - target)` by bin of the probability.
 
     Args:
-      probabilities: [B], in [0, 1].
-      targets: [B], 0 or 1.
-      weights: [B].
+      probabilities: [B], or [B, T] for T tasks, in [0, 1].
+      targets: 0 or 1, in the same shape.
+      weights: in the same shape.
 
     Returns:
-      float64 [15].
+      float64 [15], or [T, 15].
     """
     bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
     return count_in_bins(bins, weights * (probabilities - targets), CALIBRATION_BINS)

@@ -46,8 +46,8 @@ class MixtureDensity(standardized.Standardized):
     log(60) below the loss of labels in seconds. The gradient holds responsibilities constant, as in
     `objectives.mixture_loss`.
 
-    With `quantiles`, the metrics of `mtl.heads.coverage` compare the share of labels below each
-    quantile with its level.
+    With `quantiles`, the metrics of `mtl.heads.coverage` compare the share of labels at or below
+    each quantile with its level.
 
     Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K]; and if
     set, `quantiles` [B, Q] and `samples` [B, S]. The features of a row seed its samples

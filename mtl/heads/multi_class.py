@@ -112,7 +112,14 @@ class MultiClass(classes.Classes):
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> MultiClass:
-        """Return a copy of the head with the number of training rows of each class."""
+        """Return a copy of the head with the number of training rows of each class.
+
+        Args:
+          statistics: the statistics of the training split, with the counters of `accumulators`.
+
+        Returns:
+          The copy; the same head if it needs no counts.
+        """
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix

@@ -98,7 +98,17 @@ class MultiLabel(classes.Classes):
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels.
 
-        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and a mask of present entries.
+        Args:
+          label: multi-hot, int64 or float32 [B, C]; or lists of classes, int64 or string, ragged
+            [B, (L)].
+
+        Returns:
+          Multi-hot targets, float32 [B, C], and a mask of present entries, bool [B, C].
+
+        Raises:
+          UserError: the label has another type or shape.
+          InvalidArgumentError: when run, if a multi-hot value is not 0, 1 or missing, or if a list
+            holds a value that is not the label of a class.
         """
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)

@@ -41,8 +41,8 @@ class Survival(base.Base):
     within an interval.
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
-    has the smaller predicted `value`. Two rows form a pair if one of them has an event in an
-    earlier interval than the time of the other row. A tie counts as half a pair in the right order.
+    has the smaller predicted `value`. Two rows form a pair if one row has an event, and the other
+    row has survived the interval of this event. A tie counts as half a pair in the right order.
     F. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare times; this metric
     compares intervals.
 
@@ -181,8 +181,8 @@ class Survival(base.Base):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
         """Sum the weights of events, and collect the predicted risks of rows for the concordance.
 
-        For interval j, each row with an event in the interval is compared with each row whose time
-        is later.
+        For interval j, each row with an event in the interval is compared with each row that has
+        survived the interval.
 
         Returns:
           `events`, the weight of the rows with an event up to the last boundary, a float64 scalar;

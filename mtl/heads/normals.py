@@ -46,7 +46,18 @@ class Normals(dense.Dense):
     }
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W, 3] -> unit vectors [B, H W, 3], and a mask of present labels."""
+        """Parse maps of vectors.
+
+        Args:
+          label: float32 [B, H, W, 3].
+
+        Returns:
+          Unit vectors, float32 [B, H W, 3], with zeros for missing labels, and a mask of present
+          labels, bool [B, H W].
+
+        Raises:
+          InvalidArgumentError: when run, if a component of a present vector is infinite.
+        """
         label = dense.flatten_places(label)
         is_set = tf.reduce_all(self.are_present(label), -1, keepdims=True)
         vectors = tf.where(is_set, label, 0.0)
@@ -56,7 +67,11 @@ class Normals(dense.Dense):
         return _normalise_vectors(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the components of vectors that are complete and not zero."""
+        """Return the components of all vectors that are complete and not zero.
+
+        Args:
+          given: the components of a map's vectors, pixel by pixel.
+        """
         vectors = dense.list_places(given, 3, self.is_missing)
         return [value for vector in vectors if any(vector) for value in vector]
 
@@ -74,7 +89,15 @@ class Normals(dense.Dense):
         return 1 - tf.reduce_sum(_normalise_vectors(logits) * targets, -1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean of `1 - cos` over all pixels: [B, H, W, 3] twice -> [B]."""
+        """Compute the mean of `1 - cos` over all pixels.
+
+        Args:
+          logits: vectors of any length, [B, H, W, 3].
+          others: vectors of the other prediction, [B, H, W, 3].
+
+        Returns:
+          [B], from 0 for equal directions to 2 for opposite directions.
+        """
         return tf.reduce_mean(self.losses(logits, _normalise_vectors(others)), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -86,7 +109,13 @@ class Normals(dense.Dense):
         return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sum of angles, a histogram of angles, and the weights of small angles."""
+        """Sum angles between predictions and labels, and the weights of pixels by angle.
+
+        Returns:
+          `angles`, the weighted sum of the angles in degrees; `by_angle` [18000], the weights of
+          the pixels in bins of 0.01 degrees; and `within_<d>`, the weight of the pixels with an
+          angle below d. All values are float64, and scalars except for `by_angle`.
+        """
         logits, targets, weights = examples
         angles = _compute_angles(_normalise_vectors(logits), targets)
         bins = tf.cast(tf.reshape(angles, [-1]) * (_BINS / 180), tf.int32)
@@ -100,7 +129,12 @@ class Normals(dense.Dense):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return mean and median angle in degrees, and the shares of small angles."""
+        """Compute the metrics.
+
+        Returns:
+          `mean_angle` and `median_angle` in degrees, and `within_<d>`, the share of the angles
+          below d. All metrics are NaN without labelled pixels.
+        """
         weight = sums["weight"]
         return {
             "mean_angle": metrics.ratio(sums["angles"], weight),

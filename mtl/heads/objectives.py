@@ -168,12 +168,28 @@ def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `(p - y)^2`."""
+    """Compute `(p - y)^2`.
+
+    Args:
+      predictions: p, of any shape.
+      targets: y, in the same shape; possibly float64.
+
+    Returns:
+      Losses, in the shape and type of `predictions`.
+    """
     return tf.square(_compute_error(predictions, targets))
 
 
 def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `|p - y|`."""
+    """Compute `|p - y|`.
+
+    Args:
+      predictions: p, of any shape.
+      targets: y, in the same shape; possibly float64.
+
+    Returns:
+      Losses, in the shape and type of `predictions`.
+    """
     return tf.abs(_compute_error(predictions, targets))
 
 
@@ -194,7 +210,15 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
 
 
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
+    """Compute `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones.
+
+    Args:
+      predictions: p, of any shape.
+      targets: y, in the same shape; possibly float64.
+
+    Returns:
+      Losses, in the shape and type of `predictions`.
+    """
     error = absolute_error(predictions, targets)
     # log((e^x + e^-x) / 2), without overflow.
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
@@ -225,7 +249,16 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 
 
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
-    """Return exp(x); above 30, return its tangent at 30, so value and slope stay finite."""
+    """Compute exp(x); above 30, the tangent of exp at 30 replaces exp.
+
+    Value and slope thus stay finite.
+
+    Args:
+      log_rates: x, of any shape.
+
+    Returns:
+      Rates, in the same shape.
+    """
     inner = tf.minimum(log_rates, _MAX_LOG_RATE)
     return tf.exp(inner) * (1 + tf.nn.relu(log_rates - _MAX_LOG_RATE))
 
@@ -246,7 +279,15 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return `2 (count log(count / rate) - (count - rate))`, 0 for a perfect rate."""
+    """Compute `2 (count log(count / rate) - (count - rate))`.
+
+    Args:
+      log_rates: the logarithm of the rate, of any shape.
+      counts: the labels, at least 0, in the same shape.
+
+    Returns:
+      Deviances, in the shape and type of `log_rates`; 0 for a perfect rate.
+    """
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))
@@ -316,29 +357,66 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Return `-sum_c p_c log(p_c)` with p the softmax of [B, C] -> [B], in nats."""
+    """Compute `-sum_c p_c log(p_c)` with p = softmax(logits).
+
+    Args:
+      logits: [..., C] of a known C.
+
+    Returns:
+      Entropies in nats, [...], from 0 to log(C).
+    """
     # The divergence from equal shares is log(C) minus the entropy.
     return math.log(logits.shape[-1]) - categorical_divergence(logits, tf.zeros_like(logits))
 
 
 def bernoulli_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Return `-p log(p) - (1 - p) log(1 - p)` with p the sigmoid, of any shape, in nats."""
+    """Compute `-p log(p) - (1 - p) log(1 - p)` with p = sigmoid(logit).
+
+    Args:
+      logits: the log-odds of p, of any shape.
+
+    Returns:
+      Entropies in nats, in the same shape, from 0 to log(2).
+    """
     return math.log(2) - bernoulli_divergence(logits, tf.zeros_like(logits))
 
 
 def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `(m - n)^2 / 2`, the divergence of normal distributions with variance 1."""
+    """Compute `(m - n)^2 / 2`, the divergence of normal distributions with variance 1.
+
+    Args:
+      means: m, of any shape.
+      others: n, in the same shape.
+
+    Returns:
+      Divergences in nats, in the same shape.
+    """
     return 0.5 * squared_error(means, others)
 
 
 def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `r log(r / s) - r + s` for the rates r and s."""
+    """Compute `r log(r / s) - r + s`, the divergence of Poisson distributions.
+
+    Args:
+      log_rates: the logarithm of the rate r, of any shape.
+      others: the logarithm of the rate s, in the same shape.
+
+    Returns:
+      Divergences in nats, in the same shape.
+    """
     rates, other_rates = poisson_rate(log_rates), poisson_rate(others)
     return rates * (log_rates - others) - rates + other_rates
 
 
 def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
-    """Return `log(p / (1 - p))`, clipped to [-16, 16] because of the precision of float32."""
+    """Compute `log(p / (1 - p))`, clipped because of the precision of float32.
+
+    Args:
+      probabilities: p, in [0, 1], of any shape.
+
+    Returns:
+      Log-odds in [-16, 16], in the same shape.
+    """
     logits = tf.math.log(tf.maximum(probabilities, LEAST)) - tf.math.log1p(
         -tf.minimum(probabilities, 1 - 1e-7)
     )
@@ -346,12 +424,18 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
-    """Return `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`: [B, K] -> [B].
+    """Compute `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`.
 
     The gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
     Incomplete Data via the EM Algorithm", 1977): the gradient of `-sum_k r_k j_k` with constant
     responsibilities `r = softmax(j)`. At the current parameters, this gradient equals the gradient
     of the likelihood.
+
+    Args:
+      log_joint: j, [..., K] for K components.
+
+    Returns:
+      Losses in nats, [...].
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
     surrogate = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)

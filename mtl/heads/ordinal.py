@@ -75,7 +75,14 @@ class Ordinal(classes.Classes):
         return [math.log(below[0]) - math.log(above[0]), *raw_steps]
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute the logits of y > 0, y > 1, ..., in falling order: [B, H] -> [B, C - 1]."""
+        """Compute the logits of y > 0, y > 1, ...
+
+        Args:
+          tower: [B, H].
+
+        Returns:
+          [B, C - 1], in falling order within each row.
+        """
         score = layers.dense(tower, 1, "logits", use_bias=False)
         initializer = tf1.constant_initializer(self.initial_bias())
         # The variable holds the first threshold, and C - 2 steps before softplus.
@@ -102,9 +109,11 @@ class Ordinal(classes.Classes):
         return tf.math.log(above) - tf.math.log(below)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits.
+        """Predict from logits [B, C - 1].
 
-        [B, C - 1] -> probabilities [B, C]; class_id int64, class string and value, all [B].
+        Returns:
+          `probabilities` [B, C]; `class_id` int64 [B], the median class; `class` string [B], its
+          name; and `value` [B], the mean class id.
         """
         class_id = _find_median(logits)
         return {
@@ -115,7 +124,12 @@ class Ordinal(classes.Classes):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Return the export outputs: predictions, all classes, and the mean class id."""
+        """Build the outputs of an export.
+
+        Returns:
+          `predict` with all predictions, `classify` with the probabilities of all classes, and
+          `regress` with the mean class id.
+        """
         predictions = self.predictions(logits)
         scores = predictions["probabilities"]
         return {
@@ -125,7 +139,12 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weight of rows by class, and by distance of the predicted class."""
+        """Sum the weights of rows by class, and by the distance of the predicted class.
+
+        Returns:
+          `rows`, the weight of the rows of each class, and `off_by`, the weight of the rows at each
+          distance between the predicted and the labelled class id; float64 [C] each.
+        """
         logits, targets, weights = examples
         distance = tf.cast(tf.abs(_find_median(logits) - targets), tf.int32)
         num_classes = self.size + 1
@@ -135,7 +154,13 @@ class Ordinal(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute the accuracy, and errors in numbers of classes."""
+        """Compute the metrics.
+
+        Returns:
+          `accuracy`; `accuracy_baseline`, the accuracy of always predicting the most frequent
+          class; and `mae` and `rmse`, errors in numbers of classes. All metrics are NaN without
+          labelled rows.
+        """
         weight, off_by = sums["weight"], sums["off_by"]
         distance = np.arange(self.size + 1, dtype=np.float64)
         return {

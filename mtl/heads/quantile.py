@@ -71,7 +71,14 @@ class Quantile(standardized.Standardized):
         return self._shift + self._unit * tf.cumsum(steps, axis=1)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the quantile nearest to the median, or the mean of two: [B, Q] -> [B]."""
+        """Compute the quantile nearest to the median, or the mean of two equally near quantiles.
+
+        Args:
+          logits: [B, Q], or [B] if Q is 1.
+
+        Returns:
+          [B], in the unit of the label.
+        """
         distances = [abs(level - 0.5) for level in self.levels]
         # Levels such as 0.4 and 0.6 are equally near to 0.5, except for rounding errors.
         middle = [
@@ -91,19 +98,37 @@ class Quantile(standardized.Standardized):
         return objectives.pinball_loss(self._order_quantiles(logits), targets, self.levels)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return half of the mean squared distance of quantiles: [B, Q] twice -> [B]."""
+        """Compute half of the mean squared distance between the quantiles of two predictions.
+
+        Args:
+          logits: [B, Q].
+          others: [B, Q].
+
+        Returns:
+          [B], in the squared unit of the label.
+        """
         distances = objectives.gaussian_divergence(
             self._order_quantiles(logits), self._order_quantiles(others)
         )
         return tf.reduce_mean(distances, -1)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sums of `Number`, and the weight of labels at or below each quantile."""
+        """Sum errors, and the weights of labels at or below each quantile.
+
+        Returns:
+          The sums of `Number`, and `below`, the weight of labels at or below each quantile, float64
+          [Q].
+        """
         quantiles = self._order_quantiles(examples.logits)
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)
         return {**super().sums(examples), "below": below}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute the metrics of `Number`, and the share of labels at or below each quantile."""
+        """Compute the metrics of `Number`, and the coverage of each quantile.
+
+        Returns:
+          The metrics of `Number`; `coverage/<level>`, the share of labels at or below each
+          quantile; and `coverage_error`, the mean distance between share and level.
+        """
         shares = coverage.compare_shares(self.levels, sums["below"], sums["weight"])
         return {**super().summary(sums), **shares}

@@ -44,12 +44,26 @@ class Lists(NamedTuple):
         return self.weights > 0
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Sum values by group, without rows of weight 0: [N] -> [G]."""
+        """Sum the values of each group, without rows of weight 0.
+
+        Args:
+          values: [N].
+
+        Returns:
+          [G]; 0 for a group in which all rows weigh 0.
+        """
         row_values = tf.where(self.counts, values, tf.zeros_like(values))
         return tf.math.unsorted_segment_sum(row_values, self.groups, self.num_groups)
 
     def max(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the greatest value of each group, [N] -> [G]; the lowest float without rows."""
+        """Find the greatest value of each group, without rows of weight 0.
+
+        Args:
+          values: floats [N].
+
+        Returns:
+          [G]; the lowest float for a group in which all rows weigh 0.
+        """
         row_values = tf.where(self.counts, values, values.dtype.min)
         return tf.math.unsorted_segment_max(row_values, self.groups, self.num_groups)
 
@@ -90,6 +104,12 @@ def of_split(rows: groups.Ranked) -> Lists:
 
     Each pass over the rows handles all pairs of rows with the same distance in the sorted order. So
     the number of passes is about the number of rows of the largest group.
+
+    Args:
+      rows: N rows, sorted by group.
+
+    Returns:
+      The rows and their groups, in the order of `rows`; scores, labels and weights are float64.
     """
     sizes = rows.sum(tf.ones_like(rows.groups))
     index = tf.range(tf.size(rows.groups))
@@ -128,7 +148,15 @@ def of_split(rows: groups.Ranked) -> Lists:
 
 
 def weigh_groups(lists: Lists) -> tf.Tensor:
-    """Return the mean row weight of each group, [G]; 0 if all labels of a group are equal."""
+    """Compute the mean weight of the rows of each group, without rows of weight 0.
+
+    Args:
+      lists: the rows of G groups.
+
+    Returns:
+      [G]; 0 for a group in which all labels are equal, as every order of these rows is equally
+      good.
+    """
     differ = lists.max(lists.labels) > -lists.max(-lists.labels)
     mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
     return tf.where(differ, mean, tf.zeros_like(mean))
@@ -161,12 +189,19 @@ def ranknet(lists: Lists) -> tf.Tensor:
 
 
 def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
-    """Compute `sum of |dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j: [G].
+    """Compute `sum of |dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
     `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if i and j swap places, a
     constant in gradients. C. Burges, "From RankNet to LambdaRank to LambdaMART: An Overview",
     MSR-TR-2010-82. If two scores are equal, the row with the smaller label ranks first, so even a
     model with constant scores gets a gradient.
+
+    Args:
+      lists: the rows of G groups.
+      gain: a name in `group_metrics.GAINS`.
+
+    Returns:
+      [G]; 0 for a group in which all labels are equal.
     """
     gains = group_metrics.gains(lists.labels, gain)
     # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
@@ -186,11 +221,17 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
 
 
 def softmax(lists: Lists) -> tf.Tensor:
-    """Return `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y`, `p_i = e^(s_i) / sum w e^s`, [G].
+    """Compute `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y` and `p_i = e^(s_i) / sum w e^s`.
 
     S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
     Relevance", ICTIR 2019. With one relevant row, the loss is the first factor of ListMLE (F. Xia
     et al., "Listwise Approach to Learning to Rank", 2008).
+
+    Args:
+      lists: the rows of G groups, with labels of at least 0.
+
+    Returns:
+      [G]; 0 for a group in which all labels are 0.
     """
     # Subtract the greatest score of a group from all its scores, so no exponential overflows.
     greatest = lists.max(lists.scores)

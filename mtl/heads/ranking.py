@@ -221,15 +221,28 @@ class _Histogram:
 
 
 def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
-    """Return `auc` and `pr_auc` with their error bounds.
+    """Compute `auc` and `pr_auc` with their error bounds, as means over classes.
 
-    All values are means over the classes with a defined area.
+    Args:
+      cells: the weights of positives and negatives at every score, for C classes.
+
+    Returns:
+      {metric: scalar}: `auc`, `auc_error_bound`, `pr_auc` and `pr_auc_error_bound`. Each value is
+      the mean over the classes with a defined area; NaN if no class has a defined area.
     """
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
-    """Compute `auc`, `pr_auc` and the error bounds of each class, [C]; NaN if undefined."""
+    """Compute `auc` and `pr_auc` with their error bounds for each class.
+
+    Args:
+      cells: the weights of positives and negatives at every score, for C classes.
+
+    Returns:
+      {metric: [C]}: `auc`, `auc_error_bound`, `pr_auc` and `pr_auc_error_bound`. All four are NaN
+      for a class without positives; `auc` and its bound also for a class without negatives.
+    """
     areas = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value

@@ -38,13 +38,30 @@ class Number(base.Base):
         """The number of logits."""
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the predicted number of every logit."""
+        """Compute the predicted numbers; by default, each logit is a prediction.
+
+        Args:
+          logits: [B, n]; for one logit also [B], as from `examples`.
+
+        Returns:
+          The predictions in the unit of the label, by default in the shape of the logits.
+        """
         return logits
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] or [B, n] -> the same shape, and a mask of present labels.
+        """Parse labels.
 
         Integer labels become float64, as float32 is exact only for integers up to 2^24.
+
+        Args:
+          label: [B] or [B, n].
+
+        Returns:
+          Numbers, with 0 for missing labels, and a mask of present labels; in the shape of the
+          labels.
+
+        Raises:
+          InvalidArgumentError: when run, if a present label is infinite or out of range.
         """
         present = self.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
@@ -53,7 +70,15 @@ class Number(base.Base):
         return self.checked(targets, valid, label, self.rule(label.dtype)), present
 
     def in_range(self, value: Any) -> Any:
-        """Return True for each finite number, or tensor element, that can be a label."""
+        """Check which numbers can be labels; by default, every number can be a label.
+
+        Args:
+          value: a finite number of Python, or a tensor.
+
+        Returns:
+          True for a valid number: one bool, or a mask in the shape of the tensor. One True for a
+          tensor means that all its numbers are valid.
+        """
         del value
         return True
 
@@ -87,7 +112,12 @@ class Number(base.Base):
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return mean and variance of the labels, the sum of predictions, and sums of errors."""
+        """Sum labels, predictions and errors.
+
+        Returns:
+          `labels`, a `metrics.Moments` of the labels; and the weighted sums `predictions`,
+          `squared_errors` and `absolute_errors`, float64 scalars.
+        """
         logits, targets, weights = examples
         # Float64 keeps errors of large integer labels exact.
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
@@ -103,7 +133,12 @@ class Number(base.Base):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute errors in the unit of the label, R^2, and the means of labels and predictions."""
+        """Compute the metrics.
+
+        Returns:
+          `rmse` and `mae`, in the unit of the label; `r2`; and `label_mean` and `prediction_mean`.
+          All metrics are NaN without labelled rows; `r2` is also NaN if all labels are equal.
+        """
         weight = sums["weight"]
         label_mean, variation = sums["labels"]
         return {
@@ -168,7 +203,15 @@ class Regression(Number):
         return "be a finite number"
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every example: [B, ...], [B, ...] -> [B, ...]."""
+        """Compute the loss of every example, from errors in multiples of `unit`.
+
+        Args:
+          logits: [B] or [B, n].
+          targets: in the shape of the logits.
+
+        Returns:
+          Losses, in the same shape.
+        """
         # The loss measures errors in units of `unit`, so the delta needs the same unit.
         settings = {"delta": self.huber_delta / self.unit} if self.loss_type == "huber" else {}
         if self.unit != 1:
@@ -232,7 +275,15 @@ class Dispersion(Rate):
 
     @abc.abstractmethod
     def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the deviance of every example: [B], [B] -> [B]."""
+        """Compute the deviance of every example.
+
+        Args:
+          logits: the logarithms of the predicted means, [B].
+          targets: [B].
+
+        Returns:
+          [B], in the type of the logits; 0 for a perfect prediction.
+        """
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the sums of `Number`, and the deviance."""

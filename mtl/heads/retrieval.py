@@ -149,7 +149,17 @@ class Retrieval(base.Labelled):
         return dataclasses.replace(self, **changes)
 
     def check_model(self, model: Any) -> None:
-        """Fail if the network is part of mtl, and mixes the columns of queries and items."""
+        """Fail if a network of mtl mixes the columns of queries and items.
+
+        Networks of other packages are not checked.
+
+        Args:
+          model: the `MultiTaskModel` that has this head.
+
+        Raises:
+          UserError: the network is not a `SharedBottom` of a `TwoTower` without a tower, or a
+            column of `TwoTower.item_columns` reads a feature that `negatives` does not draw.
+        """
         if not type(model.network).__module__.startswith("mtl."):
             return
         trunk, tower = (getattr(model.network, name, None) for name in ("trunk", "tower"))
@@ -181,7 +191,11 @@ class Retrieval(base.Labelled):
             checks.require(field in drawn_features, where, rule, drawn_features)
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the specification has the features of the drawn items."""
+        """Fail unless the specification has the features of the drawn items.
+
+        Raises:
+          UserError: a feature is absent, or is a list of lists.
+        """
         if self.negatives is not None:
             self.negatives.check(spec)
 
@@ -199,7 +213,15 @@ class Retrieval(base.Labelled):
         return self.negatives.append(self.name, batches, spec, reading)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Add log Q of each row's item to the labels, if `frequency` is set."""
+        """Add log Q of each row's item to the labels, if `frequency` is set.
+
+        Args:
+          labels: {field: [B, ...]}.
+
+        Returns:
+          The labels, with `<task>/log_frequency` [B] if `frequency` is set. This field is
+          meaningless in rows that have neither a label above 0 nor a drawn item.
+        """
         if self.frequency is None:
             return labels
         counts = self._row_weights(labels) > 0
@@ -213,7 +235,17 @@ class Retrieval(base.Labelled):
         return f"{self.name}/log_frequency"
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> 1.0 if above 0, else 0.0, and a mask of present labels."""
+        """Parse labels.
+
+        Args:
+          label: numbers [B].
+
+        Returns:
+          1.0 for labels above 0, else 0.0, float32 [B]; and a mask of present labels, bool [B].
+
+        Raises:
+          InvalidArgumentError: when run, if a present label is below 0 or infinite.
+        """
         present = self.are_present(label)
         numbers = tf.where(present, tf.cast(label, tf.float32), 0.0)
         valid = (numbers >= 0) & tf.math.is_finite(numbers)
@@ -350,7 +382,17 @@ class Retrieval(base.Labelled):
         return _Rows(keys, queries, items, weights, is_drawn)
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics, which rank all items of the split: [B, 2 D] and {field: [B]}."""
+        """Build the metrics, which rank all items of the split.
+
+        Args:
+          logits: [B, 2 D].
+          labels: {field: [B, ...]}.
+
+        Returns:
+          {metric: (value, update)}: `average_loss`, `mrr`, `ranked_items`, `recall_at_<k>` for each
+          cutoff, and `nan_predictions`, the number of rows with a label above 0 and a NaN in a
+          vector.
+        """
         rows = self._read_rows(logits, labels)
         sums = {
             "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs), self.normalizes),
@@ -401,7 +443,14 @@ class ItemCounts:
         self._counts.update(item_keys.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the items and their counts."""
+        """Return the counts of the items.
+
+        Returns:
+          {"items": the items in ascending order, "counts": the number of rows of each item}.
+
+        Raises:
+          UserError: all labels are missing or at most 0, or an item is not UTF-8.
+        """
         del directory, column
         where = f"label {self.item!r}"
         plain = {literals.decode_text(where, key): count for key, count in self._counts.items()}
@@ -459,7 +508,15 @@ class AllItems:
         return buffers.append(state, self._keys, self._vectors)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> dict[str, tf.Tensor]:
-        """Compute the metrics; NaN without rows."""
+        """Compute the metrics.
+
+        Args:
+          replicas: the values of the state on each replica.
+
+        Returns:
+          {metric: float64 scalar}: `average_loss`, `mrr`, `ranked_items` and `recall_at_<k>`.
+          Without rows, `ranked_items` is 0, and the other metrics are NaN.
+        """
         keys, rows = buffers.read_all(replicas)
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)

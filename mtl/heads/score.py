@@ -52,8 +52,9 @@ class Score(unlabelled.Unlabelled):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.
 
-        `score_mean` is the mean of the scores over a split, and `average_loss` is 0.
-        `nan_predictions` counts rows whose score is NaN.
+        Returns:
+          {metric: (value, update)}: `score_mean`, the mean of the scores over a split;
+          `average_loss`, which is 0; and `nan_predictions`, the number of rows whose score is NaN.
         """
         del labels
         scores = self.predictions(logits)["score"]

@@ -69,7 +69,19 @@ class Segmentation(dense.Dense, classes.Classes):
         return len(self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W] -> class ids, int64 [B, H W], and a mask of present labels."""
+        """Parse maps of classes.
+
+        Args:
+          label: int64 or string [B, H, W].
+
+        Returns:
+          Class ids, int64 [B, H W], with 0 for missing labels, and a mask of present labels, bool
+          [B, H W].
+
+        Raises:
+          UserError: labels are int64, but only some of the class names are numbers.
+          InvalidArgumentError: when run, if a present label is not the label of a class.
+        """
         label = dense.flatten_places(label)
         if self.ignored is not None and label.dtype == tf.int64:
             missing = tf.constant(spec.MISSING["int64"], tf.int64)
@@ -98,14 +110,24 @@ class Segmentation(dense.Dense, classes.Classes):
         return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict `class_id`, and `probabilities` if set, from logits [B, H, W, C]."""
+        """Predict from logits [B, H, W, C].
+
+        Returns:
+          `class_id` int64 [B, H, W], and `probabilities` [B, H, W, C] if `predict_probabilities` is
+          set.
+        """
         predictions = {"class_id": tf.argmax(logits, axis=-1)}
         if self.predict_probabilities:
             predictions["probabilities"] = tf.nn.softmax(logits)
         return predictions
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the confusion matrix of labelled and predicted classes, [C, C]."""
+        """Sum the weights of pixels by labelled and predicted class.
+
+        Returns:
+          `confusion`, float64 [C, C]: row i, column j has the weight of the pixels of class i with
+          a prediction of class j.
+        """
         logits, targets, weights = examples
         cells = targets * self.size + tf.argmax(logits, axis=-1)
         flat = tf.cast(tf.reshape(cells, [-1]), tf.int32)
@@ -113,7 +135,14 @@ class Segmentation(dense.Dense, classes.Classes):
         return {"confusion": tf.reshape(counts, [self.size, self.size])}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute intersections over unions, and accuracies over pixels."""
+        """Compute the metrics.
+
+        Returns:
+          `miou`; `pixel_accuracy`; `accuracy_baseline`, the accuracy of always predicting the most
+          frequent class; and `iou/<class>` of each class if C is at most `iou_limit`. The `iou` is
+          NaN for a class that is neither labelled nor predicted anywhere; all metrics are NaN
+          without labelled pixels.
+        """
         confusion, weight = sums["confusion"], sums["weight"]
         hits, class_weights = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
         # Rows of the matrix are labels, and columns are predictions: the union of a class is the

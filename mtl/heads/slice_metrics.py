@@ -60,7 +60,16 @@ def build_metrics(
 
 
 def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float]) -> list[str]:
-    """List the slices in which no task has a labelled row, from the results of an evaluation."""
+    """List the slices in which no task has a labelled row, from the results of an evaluation.
+
+    Args:
+      slices: {field: values}.
+      values: {"<task>/<metric>@<slice>": value}, the metrics of the slices; other metrics are
+        ignored.
+
+    Returns:
+      The names of slices, such as `country=DE`.
+    """
     names = [part.name for part in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]
 

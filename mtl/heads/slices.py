@@ -20,7 +20,13 @@ _PAIR = "hold values, and pairs (from, to) of numbers or None"
 
 
 class Slice(NamedTuple):
-    """The rows in which a field has a value, or is a number in a range (from, to)."""
+    """The rows in which a field has a value, or is a number in a range.
+
+    Attributes:
+      field: the name of the field.
+      value: the value, or a range (from, to), which includes `from` but not `to`. None is an open
+        end of a range.
+    """
 
     field: str
     value: Any

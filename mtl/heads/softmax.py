@@ -21,7 +21,12 @@ from mtl.heads import objectives, values
 
 
 class Classes(NamedTuple):
-    """The names of C classes, and the number of training rows of each class, if known."""
+    """C classes, possibly with the number of training rows of each class.
+
+    Attributes:
+      names: the C names, in the order of the class ids.
+      counts: the number of training rows of each class; None if unknown.
+    """
 
     names: Sequence[str]
     counts: Sequence[int] | None = None
@@ -151,7 +156,15 @@ class CrossEntropy:
             values.check_numbers("CrossEntropy.class_weights", weights)
 
     def check(self, names: Sequence[str]) -> None:
-        """Fail unless the settings suit a head of these classes."""
+        """Fail unless the settings suit a head of these classes.
+
+        Args:
+          names: the names of the classes, in the order of their ids.
+
+        Raises:
+          UserError: `class_weights` is a map with an unknown name, a list of the wrong length, or
+            holds a number that is not above 0.
+        """
         self._fixed_weights(names)
 
     @property

@@ -30,6 +30,9 @@ class Space:
 
     A row is outside of the space if any field has another value. If a field is missing and no field
     has another value, the row is neither inside nor outside.
+
+    Attributes:
+      within: a label field that is 1 in the rows of the space, or {label field: allowed values}.
     """
 
     within: Within
@@ -105,7 +108,14 @@ class Space:
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
-        """Restrict accumulators to the rows inside of the space, and extend their names."""
+        """Restrict accumulators to the rows inside of the space, and extend their names.
+
+        Args:
+          accumulators: {name in the statistics: accumulator}.
+
+        Returns:
+          {name: accumulator}, with names such as "moments/price where label 'click' is 1".
+        """
         return {
             f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
             for name, accumulator in accumulators.items()
@@ -144,7 +154,16 @@ class Inside:
     space: Space
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the rows of a batch that are inside of the space."""
+        """Add the rows of a batch that are inside of the space.
+
+        Args:
+          fields: {field: [B, ...]} of eager tensors, with the fields of the space. The accumulator
+            gets only fields with one value in each row, [B].
+
+        Raises:
+          UserError: a field of the space is absent, has several values in a row, or has another
+            type.
+        """
         is_inside, _ = self.space.locate(fields, "within")
         rows_inside = {
             name: tf.boolean_mask(tensor, is_inside)

@@ -45,7 +45,15 @@ class Standardized(regression.Number):
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
-        """Return a copy with the label's mean and deviation; 1 replaces a deviation of 0."""
+        """Return a copy with the mean and the deviation of the label.
+
+        Args:
+          statistics: the statistics that the head's accumulators gathered.
+
+        Returns:
+          The head itself if the settings give both numbers. Otherwise, a copy whose settings take
+          precedence over the statistics; 1 replaces a deviation of 0.
+        """
         if not self.accumulators():
             return self
         (name,) = self.accumulators()

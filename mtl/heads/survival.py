@@ -41,8 +41,8 @@ class Survival(base.Base):
     within an interval.
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
-    has the smaller predicted `value`. Two rows form a pair if one of them has an event in an
-    earlier interval than the time of the other row. A tie counts as half a pair in the right order.
+    has the smaller predicted `value`. Two rows form a pair if one row has an event, and the other
+    row has survived the interval of this event. A tie counts as half a pair in the right order.
     F. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare times; this metric
     compares intervals.
 
@@ -90,7 +90,17 @@ class Survival(base.Base):
         return 0 <= value < math.inf
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse times: [B] -> float64 [B], and a mask of present labels."""
+        """Parse times.
+
+        Args:
+          label: [B], in the label's unit.
+
+        Returns:
+          Times, float64 [B], with 0 for missing labels, and a mask of present labels, bool [B].
+
+        Raises:
+          InvalidArgumentError: when run, if a present label is below 0 or infinite.
+        """
         present = self.are_present(label)
         times = tf.where(present, tf.cast(label, tf.float64), 0.0)
         valid = tf.math.is_finite(times) & (times >= 0)
@@ -125,7 +135,16 @@ class Survival(base.Base):
         return tf.stack([num_survived, tf.cast(is_event, tf.int32)], axis=1), weights
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every example: [B, T], [B, 2] -> [B]."""
+        """Compute the loss of every example.
+
+        Args:
+          logits: [B, T].
+          targets: int32 [B, 2]: the number of survived intervals, and 1 for an event up to the last
+            boundary, else 0.
+
+        Returns:
+          [B], in nats.
+        """
         survives, has_event = (
             tf.cast(mask, logits.dtype) for mask in self._find_intervals(targets)
         )
@@ -160,10 +179,15 @@ class Survival(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the weight of events, and the predicted risks of rows for the concordance.
+        """Sum the weights of events, and collect the predicted risks of rows for the concordance.
 
-        For interval j, each row with an event in the interval is compared with each row whose time
-        is later.
+        For interval j, each row with an event in the interval is compared with each row that has
+        survived the interval.
+
+        Returns:
+          `events`, the weight of the rows with an event up to the last boundary, a float64 scalar;
+          and `risks`, a `metrics.Total` with the value `ranking.Cells`, in which the T intervals
+          are the classes.
         """
         logits, targets, weights = examples
         late, early = (
@@ -181,7 +205,12 @@ class Survival(base.Base):
         }
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the concordance with its error bound, and the share of rows with an event."""
+        """Compute the metrics.
+
+        Returns:
+          `concordance` and `concordance_error_bound`, both NaN without pairs; and `event_share`,
+          the share of rows with an event up to the last boundary, NaN without labelled rows.
+        """
         concordance, bound = ranking.share_ordered(sums["risks"])
         return {
             "concordance": concordance,

@@ -214,7 +214,15 @@ class Alike:
         return self.heads[0].trainable and stacks.are_stacked(len(self.heads))
 
     def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
-        """Compute the logits: {task: [B, H]} and {task: seed} -> {task: [B, 1]}."""
+        """Compute the logits of all T tasks.
+
+        Args:
+          towers: {task: [B, H]}.
+          seeds: {task: the seed for the initial kernel}.
+
+        Returns:
+          {task: [B, 1]}.
+        """
         names, first = [head.name for head in self.heads], self.heads[0]
         inputs_by_head, head_seeds = (
             [towers[name] for name in names],
@@ -235,7 +243,14 @@ class Alike:
         return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
 
     def predictions(self, logits: types.Tensors) -> dict[str, types.Tensors]:
-        """Predict: {task: [B, 1]} -> {task: {prediction: [B]}}."""
+        """Predict for all T tasks.
+
+        Args:
+          logits: {task: [B, 1]}.
+
+        Returns:
+          {task: {prediction: [B]}}.
+        """
         stacked_predictions = self.heads[0].predictions(self._stack_logits(logits))
         columns = {
             name: self._split_columns(values) for name, values in stacked_predictions.items()
@@ -248,7 +263,15 @@ class Alike:
     def export_outputs(
         self, logits: types.Tensors, predictions: types.Tensors
     ) -> dict[str, dict[str, Any]]:
-        """Build the outputs of an export for all T tasks; see `build_export_outputs`."""
+        """Build the outputs of an export for all T tasks.
+
+        Args:
+          logits: {task: [B, 1]}.
+          predictions: {"<task>/<prediction>": [B]}, the result of `build_predictions`.
+
+        Returns:
+          {task: {kind: output}}, with the kinds of `Head.export_outputs`.
+        """
         first, prefix = self.heads[0], f"{self.heads[0].name}/"
         names = [key.removeprefix(prefix) for key in predictions if key.startswith(prefix)]
         head_predictions = {
@@ -274,7 +297,17 @@ class Alike:
         return dict(zip([head.name for head in self.heads], columns, strict=True))
 
     def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return targets and weights, [B, T] each. When run, fail on a label out of range."""
+        """Parse the labels of all T tasks, and compute the weights of the labels.
+
+        Args:
+          labels: {field: [B]}.
+
+        Returns:
+          Targets and weights, float32 [B, T] each; the weight of a missing label is 0.
+
+        Raises:
+          InvalidArgumentError: when run, if a label or a weight is out of range.
+        """
         first = self.heads[0]
         label = tf.stack([head.label_of(labels) for head in self.heads], axis=1)
         targets, present, valid = first.parsed(label)
@@ -285,7 +318,15 @@ class Alike:
         return targets, first.weights(labels, present)
 
     def examples(self, logits: types.Tensors, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights: {task: [B, 1]} and {field: [B]} -> [B, T] each."""
+        """Align logits, targets and weights of all T tasks.
+
+        Args:
+          logits: {task: [B, 1]}.
+          labels: {field: [B]}.
+
+        Returns:
+          Logits, targets and weights, [B, T] each. Logits are 0 if the weight of a label is 0.
+        """
         targets, weights = self.targets_and_weights(labels)
         return types.LossInputs(
             tf.where(weights > 0, self._stack_flat_logits(logits), 0.0), targets, weights
@@ -300,7 +341,15 @@ class Alike:
         return stacked.stack_parts([logits[head.name] for head in self.heads])
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: {task: [B, 1]} and {field: [B]} -> [T]."""
+        """Compute the losses of all T tasks.
+
+        Args:
+          logits: {task: [B, 1]}.
+          labels: {field: [B]}.
+
+        Returns:
+          [T], the weighted mean over the labelled rows of each task; 0 for a task without labels.
+        """
         examples = self.examples(logits, labels)
         losses = self.heads[0].losses(examples.logits, examples.targets)
         total = tf.reduce_sum(examples.weights * losses, 0)
@@ -311,9 +360,14 @@ class Alike:
         return tf.reduce_sum(self.targets_and_weights(labels)[1], 0)
 
     def metrics(self, logits: types.Tensors, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics.
+        """Build the metrics of all T tasks.
 
-        {task: [B, 1]} and {field: [B]} -> {"<task>/<metric>": (value, update)}.
+        Args:
+          logits: {task: [B, 1]}.
+          labels: {field: [B]}.
+
+        Returns:
+          {"<task>/<metric>": (value, update)}.
         """
         first, examples = self.heads[0], self.examples(logits, labels)
         losses, counts = first.losses(examples.logits, examples.targets), examples.weights > 0

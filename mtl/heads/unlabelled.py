@@ -13,7 +13,14 @@ class Unlabelled(types.Head):
     """The base class of heads without a label."""
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows of a batch, or 1 if the data has no label fields."""
+        """Count the rows of a batch.
+
+        Args:
+          labels: {label field: [B, ...]}; empty if the data has no label fields.
+
+        Returns:
+          B, a float32 scalar; 1 without label fields.
+        """
         return tf.cast(types.count_rows(labels), tf.float32) if labels else tf.constant(1.0)
 
     def check(self, labels: Mapping[str, Any]) -> str | None:

@@ -27,20 +27,38 @@ _MAX_CLASSES = 10**7
 
 
 def are_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return True for each label except the missing values of `mtl.spec.MISSING`, same shape."""
+    """Find the labels that are not a missing value of `mtl.spec.MISSING`.
+
+    Args:
+      labels: float32, int64 or string [...].
+
+    Returns:
+      bool [...]; -1 is present.
+    """
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
 def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return True for each label that is neither missing nor -1 in int64, in the same shape."""
+    """Find the labels that are neither missing nor -1 in int64.
+
+    Args:
+      labels: float32, int64 or string [...].
+
+    Returns:
+      bool [...].
+    """
     present = are_present(labels)
     return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if one Python value marks a missing label."""
+    """Return True if one Python value marks a missing label.
+
+    Args:
+      value: a number or a text; bytes are never missing, so decode them first.
+    """
     if isinstance(value, float):
         return math.isnan(value)
     return value in (spec.MISSING["int64"], spec.MISSING["string"])
@@ -52,7 +70,15 @@ def is_id_missing(value: Any) -> bool:
 
 
 def flatten_values(value: Any) -> list[Any]:
-    """Return the label of a record as a flat list of Python values, with bytes as str."""
+    """List the values of a record's label.
+
+    Args:
+      value: a Python value, a NumPy array of any shape, or a list of values and arrays.
+
+    Returns:
+      A flat list of Python values. Bytes become texts, in which U+FFFD replaces bytes that are not
+      UTF-8.
+    """
     elements = value if isinstance(value, (list, tuple)) else [value]
     elements = [item for element in elements for item in _list_items(element)]
     return [
@@ -162,7 +188,15 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fail unless all values are numbers. `per_class` checks the count, given the classes."""
+    """Fail unless all values are numbers. `per_class` checks the count, given the classes.
+
+    Args:
+      where: the name of the setting, for errors.
+      numbers: one number, a list of numbers, or {name: number}.
+
+    Raises:
+      UserError: a value is not a finite number, or a key of the map is not a text.
+    """
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = list(numbers.values())
@@ -221,7 +255,12 @@ def one_of(choices: Iterable[Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return the text of one Python value for errors."""
+    """Write one Python value for errors.
+
+    Returns:
+      A float with up to six digits, and the `repr` of any other value; "nothing" for the int64 that
+      marks a missing label.
+    """
     if isinstance(value, int) and is_missing(value):
         return "nothing"
     return f"{value:g}" if isinstance(value, float) else repr(value)

@@ -68,7 +68,14 @@ class ZeroInflatedLogNormal(regression.Number):
         return positive, mean, self.min_scale + tf.math.softplus(scale)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean, at most exp(80): [B, 3] -> [B]."""
+        """Compute the mean amounts.
+
+        Args:
+          logits: [B, 3].
+
+        Returns:
+          [B], in the unit of the label, at most exp(80).
+        """
         positive, mean, scale = self._split(logits)
         log_value = mean + 0.5 * scale**2 - tf.math.softplus(-positive)
         return tf.exp(tf.minimum(log_value, _MAX_LOG))
@@ -84,7 +91,15 @@ class ZeroInflatedLogNormal(regression.Number):
         }
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every example: [B, 3], [B] -> [B]."""
+        """Compute the loss of every example.
+
+        Args:
+          logits: [B, 3].
+          targets: amounts of at least 0, [B].
+
+        Returns:
+          [B], in nats.
+        """
         positive, mean, scale = self._split(logits)
         is_positive = targets > 0
         # Take the logarithm before the cast, as float32 would round tiny amounts to 0.
@@ -106,7 +121,12 @@ class ZeroInflatedLogNormal(regression.Number):
         return {**super().sums(examples), "scores": scores}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Compute the metrics of `Number`, and `positive_auc` with the bound of its error."""
+        """Compute the metrics.
+
+        Returns:
+          The metrics of `Number`; `positive_auc`, NaN unless the rows have amounts of 0 and above
+          0; and `positive_auc_error_bound`.
+        """
         area, bound = ranking.compute_auc(sums["scores"])
         positive_areas = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
         return {**super().summary(sums), **positive_areas}

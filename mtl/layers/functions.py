@@ -129,7 +129,15 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Copy a Conv2D op with another kernel. The op must have padding "SAME" or "VALID"."""
+    """Copy a Conv2D op with another kernel.
+
+    Args:
+      op: an op with the padding "SAME" or "VALID", on images [B, H, W, D].
+      kernel: [height, width, D, filters].
+
+    Returns:
+      The output of the copy, which has the images, strides, dilations and padding of `op`.
+    """
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
@@ -301,12 +309,16 @@ def _normalise_fused(
 
 
 def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
-    """Create a variable for a moving average: float32, and not trainable.
+    """Create a variable for a moving average.
 
     Args:
       name: the name in the current scope.
       shape: the shape of the variable.
       initializer: the initializer of the variable.
+
+    Returns:
+      A float32 variable that is not trainable. Each replica has a copy, and a checkpoint stores the
+      mean of all copies.
     """
     return tf1.get_variable(
         name,

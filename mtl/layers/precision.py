@@ -72,7 +72,15 @@ class Precision:
         checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return a step function that runs `step_fn` with these settings for its networks."""
+        """Apply these settings to the networks that a step function builds.
+
+        Args:
+          step_fn: a function from features and labels to the training op and {name: scalar to
+            monitor}.
+
+        Returns:
+          A step function; `step_fn` itself if all settings have their default values.
+        """
         if self == PLAIN:
             return step_fn
 
@@ -111,7 +119,15 @@ def run_network(
 
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a tensor for the rest of the network, and a float32 copy for `Towers.shared`."""
+    """Share the output of a layer between the rest of the network and a surgery.
+
+    Args:
+      hidden: the output of shared layers, of any shape.
+
+    Returns:
+      The output in the precision of the network, for the next layers, and a float32 copy for
+      `Towers.shared`. The next layers depend on the copy. Gradients by the copy have no loss scale.
+    """
     step = _STEP.get()
     if step is None:
         hidden = tf.cast(hidden, tf.float32)
@@ -147,7 +163,16 @@ class LossScale:
         self.value = self._variable.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Return True if the scale is too large, a bool scalar; UPDATE_OPS set the next scale."""
+        """Check whether the scale is too large, and add UPDATE_OPS that set the next scale.
+
+        Args:
+          losses_are_finite: True if all losses of the step are finite, a bool scalar.
+          all_is_finite: True if all losses and gradients of the step are finite, a bool scalar.
+
+        Returns:
+          A bool scalar, True if the step must not change variables. A scale of 1 is never too
+          large.
+        """
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         finite_steps = self._finite_steps.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = finite_steps >= self._growth_steps

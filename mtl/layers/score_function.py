@@ -44,5 +44,12 @@ def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
     The value is `exp(x - stop(x))`. Multiply a cost by the magic box of all draws on which the cost
     depends. To use a baseline b of a draw, add `(1 - box) b`, whose value is 0. J. Foerster et al.,
     "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018, arXiv:1802.05098.
+
+    Args:
+      log_probabilities: x, the log probabilities of the draws, [...]; for a row with several draws,
+        the sum of log probabilities.
+
+    Returns:
+      Ones, [...].
     """
     return tf.exp(log_probabilities - tf.stop_gradient(log_probabilities))

@@ -51,10 +51,15 @@ def dense(
 
 
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack T tensors [B, ...] to [B, T, ...], or return the tensor from which they were unstacked.
+    """Stack tensors, or return the tensor from which they were unstacked.
 
-    Returning the original tensor saves an op with T inputs, which an export would process for each
-    signature.
+    The original tensor saves an op with T inputs, which an export would process for each signature.
+
+    Args:
+      parts: T tensors of the same shape, [B, ...].
+
+    Returns:
+      [B, T, ...].
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

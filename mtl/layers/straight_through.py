@@ -47,7 +47,14 @@ def round_to_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """Return 1 if x >= 0, else -1, with a gradient of 1 if |x| <= 1, else 0."""
+    """Return the sign of numbers, with a gradient of 1 if |x| <= 1, else 0.
+
+    Args:
+      x: any shape.
+
+    Returns:
+      1 if x >= 0, else -1, in the shape of x.
+    """
     return replace_gradient(
         lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clip_to_one
     )(x)

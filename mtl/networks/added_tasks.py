@@ -66,7 +66,15 @@ class Piggyback(types.Network):
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by the columns, and by the heads of old tasks."""
+        """Extend the `Freezing` of a run by the columns, and by the heads of old tasks.
+
+        Args:
+          freezing: the settings of the run.
+
+        Returns:
+          A copy that also freezes all variables outside of the network, except the heads of added
+          tasks, and sets `batch_norm` to "inference".
+        """
         return _freeze_others(freezing, self.added)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
@@ -144,7 +152,17 @@ class PackNet(types.Network):
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by all variables that old tasks use."""
+        """Extend the `Freezing` of a run by all variables that old tasks use.
+
+        Args:
+          freezing: the settings of the run.
+
+        Returns:
+          The same settings if `order` has a single task. Otherwise, a copy that also freezes the
+          weights of old tasks in `kernels`, and all variables outside of the network except the
+          head of the last task, and sets `batch_norm` to "inference". Patterns in
+          `freezing.entries` take precedence over equal patterns in `kernels`.
+        """
         if not self.starts_from_run:
             return freezing
         frozen = _freeze_others(freezing, self.order[-1:])

@@ -18,13 +18,29 @@ T = TypeVar("T")
 
 
 def check_dimension(where: str, dimension: int | None) -> None:
-    """Fail unless `dimension` is a whole number above zero, or None."""
+    """Check the width of projected fields.
+
+    Args:
+      where: the name of the setting, for errors.
+      dimension: the width; None is always right.
+
+    Raises:
+      UserError: the width is not a whole number of at least 1.
+    """
     if dimension is not None:
         checks.whole(where, dimension, 1)
 
 
 def check_patterns(where: str, patterns: Sequence[str]) -> None:
-    """Fail unless `patterns` is a list of names, in which `*` matches any text."""
+    """Check a setting that selects columns by name.
+
+    Args:
+      where: the name of the setting, for errors.
+      patterns: names of columns, in which `*` matches any text.
+
+    Raises:
+      UserError: `patterns` is not a list of texts, or holds a text twice.
+    """
     checks.is_a(where, patterns, (list, tuple), "be a list of columns")
     for pattern in patterns:
         checks.is_a(where, pattern, str, "hold names of columns")
@@ -97,7 +113,16 @@ def stack_fields(
 
 
 def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
-    """Fail unless a column holds vectors, [B, D] of a known D."""
+    """Check that a column holds vectors.
+
+    Args:
+      kind: the trunk that reads the column, for errors.
+      column: the name of the column, for errors.
+      value: the encoded column.
+
+    Raises:
+      UserError: the shape is not [B, D] with a known D.
+    """
     is_vector = value.shape.rank == 2 and value.shape[-1] is not None
     fix = f"Column {column!r} has that shape; give images to a Convnet or a ResNet."
     checks.require(is_vector, f"{kind} inputs", "be vectors", tuple(value.shape[1:]), fix)

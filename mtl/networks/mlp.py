@@ -112,7 +112,15 @@ class MLP:
         return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes with stacked variables: {column: [B, D]} -> T [B, H]."""
+        """Build a copy in each of T scopes, with stacked variables.
+
+        Args:
+          inputs: {column: [B, ...]}, for all copies.
+          scopes: T variable scopes, relative to the current scope.
+
+        Returns:
+          T outputs, [B, H] each.
+        """
         hidden = trunk.join_columns("MLP", inputs)
         # Draw seeds in the order of separate MLPs, for equal initial values.
         seeds = [stacks.draw_seeds(len(self.layers)) for _ in scopes]

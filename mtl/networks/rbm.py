@@ -190,7 +190,14 @@ class Machine(NamedTuple):
     visible: str
 
     def compute_free_energies(self, columns: tf.Tensor) -> tf.Tensor:
-        """Compute F, [B, D] -> [B]."""
+        """Compute the free energy F of rows.
+
+        Args:
+          columns: v, float32 [B, D].
+
+        Returns:
+          [B], in nats and up to a constant.
+        """
         hidden = tf.reduce_sum(tf.nn.softplus(self._sum_up(columns)), 1)
         if self.visible == _BINARY:
             return -tf.linalg.matvec(columns, self.visible_bias) - hidden
@@ -201,7 +208,15 @@ class Machine(NamedTuple):
         return sum(self.kernel.shape)
 
     def resample(self, columns: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Take a Gibbs step, h ~ p(h | v), v ~ p(v | h): [B, D], uniform [B, H + D] -> [B, D]."""
+        """Take a Gibbs step for each row, h ~ p(h | v) and then v ~ p(v | h).
+
+        Args:
+          columns: v, float32 [B, D].
+          uniform: random numbers in [0, 1), [B, H + D].
+
+        Returns:
+          The new v, float32 [B, D]; 0 or 1 for binary units.
+        """
         # A uniform number is below p with probability p.
         of_hidden, of_visible = tf.split(uniform, self.kernel.shape[::-1], 1)
         hidden = tf.cast(of_hidden < tf.sigmoid(self._sum_up(columns)), tf.float32)

@@ -34,16 +34,27 @@ class StackingTrunk(Trunk, Protocol):
 
     @abc.abstractmethod
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes with stacked variables: {column: [B, D]} -> T [B, H].
+        """Build a copy in each of T scopes, with stacked variables.
 
         Stacks get the same initial values as separate variables; see `mtl.variables.stacks`.
+
+        Args:
+          inputs: {column: [B, ...]}, for all copies.
+          scopes: T variable scopes, relative to the current scope.
+
+        Returns:
+          T outputs, [B, H] each.
         """
 
 
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Split tasks into groups that are built together: all tasks, or each task alone.
+    """Split tasks into groups that are built together.
 
-    The context `stacks.separate_tasks` asks for separate tasks.
+    Args:
+      tasks: the names of the tasks.
+
+    Returns:
+      A single group of all tasks; within `stacks.separate_tasks`, a group for each task.
     """
     return [[task] for task in tasks] if stacks.are_separate() else [list(tasks)]
 
@@ -106,7 +117,17 @@ def build_copies(
 
 
 def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
+    """Stack the outputs of experts or stages.
+
+    Args:
+      vectors: N of [B, H].
+
+    Returns:
+      [B, N, H].
+
+    Raises:
+      UserError: an output is a map.
+    """
     for vector in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that return maps."
         where, rule = "an expert or a stage that is mixed with others", "return vectors, [B, H]"
@@ -115,7 +136,15 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
-    """Fail unless `trunks` is a list of at least one trunk."""
+    """Check a setting that holds trunks.
+
+    Args:
+      where: the name of the setting, for errors.
+      trunks: the value of the setting.
+
+    Raises:
+      UserError: `trunks` is not a list, is empty, or has an entry that is not a trunk.
+    """
     checks.is_a(where, trunks, (list, tuple), "be a list of trunks")
     checks.require(len(trunks) > 0, where, "hold a trunk", trunks)
     for part in trunks:
@@ -129,7 +158,15 @@ def check_tower(where: str, tower: Trunk | None) -> None:
 
 
 def check_sizes(where: str, sizes: Sequence[int]) -> None:
-    """Fail unless `sizes` is a list of whole numbers above zero."""
+    """Check a setting that holds the sizes of layers.
+
+    Args:
+      where: the name of the setting, for errors.
+      sizes: the value of the setting, which may be empty.
+
+    Raises:
+      UserError: `sizes` is not a list of whole numbers above 0.
+    """
     checks.is_a(where, sizes, (list, tuple), "be a list of sizes")
     for size in sizes:
         checks.is_a(where, size, int, "hold whole numbers")
@@ -170,7 +207,18 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 
 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Stack images of equal size along their channels; fail if another column is no image."""
+    """Stack images along their channels.
+
+    Args:
+      kind: the part that reads the images, for errors.
+      inputs: {column: [B, H, W, C]}.
+
+    Returns:
+      [B, H, W, sum of C].
+
+    Raises:
+      UserError: there is no image, a column is not an image, or sizes differ or are unknown.
+    """
     images, vectors = join_images(kind, inputs)
     fix = "A vector cannot be part of a feature map."
     checks.require(not vectors, f"{kind} inputs", "all be images", list(vectors), fix)

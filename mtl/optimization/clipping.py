@@ -212,6 +212,9 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
     Args:
       gradient: a dense or sparse gradient.
       scale: a float scalar, or a float tensor that broadcasts to the values of the gradient.
+
+    Returns:
+      The product, dense or sparse like the gradient, and in the type of the gradient.
     """
     return gradients_lib.transform_gradient(
         gradient, lambda values: values * tf.cast(scale, values.dtype)

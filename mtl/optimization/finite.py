@@ -66,6 +66,11 @@ def guard_update(
       variables: the N variables of the gradients.
       step: the global step, for the error.
 
+    Returns:
+      The gradients to apply, and whether the step may change variables. `monitors` has `loss_scale`
+      in float16, `zeroed_entries` under the policy "zero", and `skipped_steps` under the policy
+      "skip" or in float16.
+
     Raises:
       InvalidArgumentError: when `before` runs, under the policy "fail".
     """
@@ -154,9 +159,16 @@ class Checked:
         return tf.concat([losses, *parts], 0)
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Build an op that fails if a loss or gradient is not finite, unless `unless` is True.
+        """Build an op that fails if a loss or gradient is not finite.
 
         A step without a failure computes only one sum: the names are collected in a branch.
+
+        Args:
+          step: the global step, an integer scalar.
+          unless: a bool scalar; if it is True, the op does not fail.
+
+        Returns:
+          The op.
 
         Raises:
           InvalidArgumentError: when the op runs; the message has the step and the first names.
@@ -183,6 +195,9 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
       step: the global step as text, a string scalar.
       bad: the names of tensors that are not finite, string [N].
       noun: the word for the checked tensors in the message, such as "them".
+
+    Returns:
+      The op; its error is an InvalidArgumentError.
     """
     message = [
         _BEFORE,
@@ -197,7 +212,14 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
 
 
 def find_step(message: str) -> int | None:
-    """Read the step from the message of a failed `Checked.assertion`; None for other messages."""
+    """Read the global step from the message of an error.
+
+    Args:
+      message: the text of the error.
+
+    Returns:
+      The step at which an op of `fail_at` failed; None for other errors.
+    """
     match = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
     return int(match.group(1)) if match else None
 

@@ -43,7 +43,16 @@ class Group:
 
 
 def check_groups(where: str, rates: Rates) -> None:
-    """Check that `rates` maps patterns to factors above 0 or to schedules."""
+    """Check the factors of parameter groups.
+
+    Args:
+      where: the name of the setting, for errors.
+      rates: {pattern: factor, or schedule of factors}.
+
+    Raises:
+      UserError: `rates` is not a map, a pattern is not a regular expression, or a value is neither
+        a finite number above 0 nor a schedule.
+    """
     checks.mapping(where, rates, "map patterns to factors")
     patterns.check_patterns(where, list(rates))
     for pattern, factor in rates.items():
@@ -54,12 +63,30 @@ def check_groups(where: str, rates: Rates) -> None:
 
 
 def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
-    """Check that an optimizer has a learning rate, and can be called with one."""
+    """Check that an optimizer has a learning rate, and can be called with one.
+
+    Args:
+      where: the name of the setting, for errors.
+      optimizer: the value of the setting.
+      example: the name of an optimizer in `mtl.optimization.optimizers`, which the error suggests.
+
+    Raises:
+      UserError: the value is not such an optimizer.
+    """
     checks.require_part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
 
 
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
-    """Check that `optimizers` maps patterns to optimizers."""
+    """Check the optimizers of parameter groups.
+
+    Args:
+      where: the name of the setting, for errors.
+      optimizers: {pattern: optimizer}.
+
+    Raises:
+      UserError: `optimizers` is not a map, a pattern is not a regular expression, or a value is not
+        an optimizer.
+    """
     checks.mapping(where, optimizers, "map patterns to optimizers")
     patterns.check_patterns(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
@@ -69,7 +96,15 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set entries of N gradients to 0 if `Freezing` keeps the entries of the variables constant."""
+    """Set entries of gradients to 0 if `Freezing` keeps these entries of the variables constant.
+
+    Args:
+      gradients: N gradients.
+      variables: the N variables of the gradients.
+
+    Returns:
+      N gradients, dense or sparse as before.
+    """
     return list(map(_mask_gradient, gradients, variables))
 
 
@@ -107,9 +142,12 @@ def apply_groups(
       pairs: N pairs of a gradient and its variable.
       rates: `Update.rates`.
       step: the global step.
-      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs
-        no branch.
+      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs no
+        branch.
       factor: a scalar that multiplies all learning rates; None for 1.
+
+    Returns:
+      An op for each group.
 
     Raises:
       UserError: a pattern matches no variable, or only variables of earlier patterns.
@@ -141,8 +179,11 @@ def apply_optimizer(
       optimizer: a part that builds the optimizer of TensorFlow.
       rate: the learning rate, a float32 scalar.
       pairs: N pairs of a gradient, equal on all replicas, and its variable.
-      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs
-        no branch.
+      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs no
+        branch.
+
+    Returns:
+      The op that updates the variables.
 
     Raises:
       UserError: the optimizer cannot update a table in bfloat16.
@@ -158,11 +199,18 @@ def apply_optimizer(
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """Return a list with True for each variable whose optimizer changes rows without a gradient.
+    """Find the variables whose optimizer changes rows without a gradient.
 
     Rows of an embedding table that are not in the batch have no gradient. Among TensorFlow's
     optimizers, only Adam changes such rows. If an optimizer of your code changes such rows, set its
     attribute `moves_all_rows` to True.
+
+    Args:
+      optimizers: {pattern: optimizer}, as in `apply_groups`.
+      variables: N variables.
+
+    Returns:
+      N flags, True if the optimizer of the variable changes rows without a gradient.
     """
     owners = _find_owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}

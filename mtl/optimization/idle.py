@@ -34,7 +34,12 @@ class Moving:
     end: float
 
     def is_idle(self, first: int, last: int) -> bool:
-        """Return True if the variables do not change in the steps from `first` to `last` - 1."""
+        """Return True if the variables do not change in a range of steps.
+
+        Args:
+          first: the first step of the range.
+          last: the end of the range, exclusive.
+        """
         return max(first, self.first) >= min(last, self.end)
 
 
@@ -43,14 +48,16 @@ def find_moving(
 ) -> list[Moving]:
     """Find the steps among 0 to `last` - 1 in which variables are trained.
 
-    The result has one entry for all variables with the same steps. If the update is of another
-    class than `Update`, its training steps are unknown, and the result is empty.
-
     Args:
       part: the update of the model.
       freezing: the freezing of the model.
       variables: the names of the variables.
       last: the number of steps.
+
+    Returns:
+      One entry for all variables with equal `where`, `first` and `end`. Variables that are frozen
+      for the whole run have no entry. If the update is of another class than `Update`, its training
+      steps are unknown, and the result is empty.
     """
     if not isinstance(part, update.Update):
         return []

@@ -98,9 +98,9 @@ class RowWiseAdagrad(Adagrad):
     The state of a table has one number for each row, but the state of `Adagrad` is as large as the
     table. The formula is the exact row-wise Adagrad of FBGEMM and TorchRec, whose initial `a` is 0.
     If a row is looked up several times in a batch, its gradients are summed before the square.
-    Variables with dense gradients have the state and updates of `Adagrad`. The attributes are those
-    of `Adagrad`. If the loss is a mean over the batch, the gradient of a row is small, and `a`
-    hardly changes from its initial value. Set `initial_accumulator` far below 0.1 in this case.
+    Variables with dense gradients have the state and updates of `Adagrad`. The attributes are the
+    same as in `Adagrad`. If the loss is a mean over the batch, the gradient of a row is small, and
+    `a` hardly changes from its initial value. Set `initial_accumulator` far below 0.1 in this case.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -200,8 +200,8 @@ class LazyAdam(Adam):
     """`Adam` that changes only those rows of embedding tables that are in the batch.
 
     Variables with dense gradients change exactly as with `Adam`. The weights and moments of a row
-    do not change in steps without the row, but t counts all steps. The attributes are those of
-    `Adam`.
+    do not change in steps without the row, but t counts all steps. The attributes are the same as
+    in `Adam`.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -215,7 +215,7 @@ class AdamW(Adam):
     I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019, arXiv:1711.05101. The
     decay is multiplied by the whole learning rate, as is common today; the paper multiplies it only
     by the schedule of the learning rate. Rows of embedding tables decay only in steps that look
-    them up. The other attributes are those of `Adam`.
+    them up. All other attributes are the same as in `Adam`.
 
     Attributes:
       weight_decay: the factor of the decay, above 0.
@@ -241,9 +241,12 @@ class AdamW(Adam):
 
 
 def moves_entries_alike(optimizer: types.Optimizer) -> bool:
-    """Return True if an optimizer treats the entries of all dense gradients in the same way.
+    """Check whether an optimizer treats the entries of all dense gradients in the same way.
 
-    For subclasses, the result is False, because their updates are unknown.
+    Returns:
+      True for the classes of this module, except for `RowWiseAdagrad`, and for an `AdamW` whose
+      `not_decayed` is not the default. False for classes of other modules, whose updates are
+      unknown.
     """
     if type(optimizer) is AdamW:
         # With other patterns, variables of different tasks may decay differently.

@@ -25,7 +25,15 @@ from mtl.deferred import tf
 
 
 def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:
-    """Compute the learning rate at a step, a float32 scalar."""
+    """Compute the learning rate at a step.
+
+    Args:
+      learning_rate: a number, or a schedule.
+      step: the global step, an int64 scalar.
+
+    Returns:
+      A float32 scalar.
+    """
     if callable(learning_rate):
         return learning_rate(step)
     return tf.constant(learning_rate, tf.float32)
@@ -219,11 +227,14 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Find the first step from which a rate is 0 up to step `last`; None if there is none.
+    """Find the first step from which a rate is 0 up to step `last`.
 
     Args:
-      learning_rate: a number, or a schedule. For schedules of other modules the result is None.
+      learning_rate: a number, or a schedule.
       last: a global step, at least 0.
+
+    Returns:
+      The step; None if there is no such step, for numbers, and for schedules of other modules.
     """
     if not isinstance(learning_rate, _Schedule):
         return None

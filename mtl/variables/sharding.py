@@ -39,7 +39,15 @@ class Sharding:
     min_bytes: int
 
     def count_shards(self, shape: Sequence[int], dtype: tf.DType) -> int:
-        """Return the number of shards for a table, by its shape and type."""
+        """Return the number of shards for a table.
+
+        Args:
+          shape: [rows, D].
+          dtype: the type of the table.
+
+        Returns:
+          1 or more, but at most the number of servers or rows; 1 for a table below `min_bytes`.
+        """
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
@@ -94,7 +102,11 @@ def is_table() -> bool:
 
 
 def table_name(name: str) -> str:
-    """Return the name of a new variable; for a shard, the name of its table."""
+    """Return the name of a new variable; for a shard, the name of its table.
+
+    Args:
+      name: the name of a variable that is being created, such as "embedding/part_3".
+    """
     return re.sub(r"/part_\d+$", "", name) if _TABLES.get().is_cut else name
 
 

@@ -70,7 +70,12 @@ def check_update(
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show the extensions N variables and the gradients that the optimizer gets."""
+    """Show the extensions the gradients that the optimizer gets.
+
+    Args:
+      gradients: N gradients, after masks and clipping.
+      variables: N variables, which have not changed yet.
+    """
     for extension in current():
         extension.see_update(gradients, variables)
 

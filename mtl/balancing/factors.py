@@ -41,7 +41,16 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> Factors | None:
-        """Split the gradients of S tasks into thin factors; return None if that is impossible."""
+        """Split the gradients of S tasks into thin factors.
+
+        Args:
+          tasks: the indices of the S tasks.
+          gradients: the S gradients by one variable, dense, in equal shapes.
+
+        Returns:
+          The factors; None if a gradient is not a single matrix product, if a size is unknown, or
+          if inner products cost less with the gradients themselves.
+        """
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]

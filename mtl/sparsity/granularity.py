@@ -79,8 +79,8 @@ class NOfM(_Groups):
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs multiply matrices with 2 of 4 weights at twice the
     speed. The m weights are neighbours along the axis of inputs, the last but one. The final
-    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain, a
-    number that is rounded up. `Pruning.density` is not used.
+    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain; their
+    number is rounded up. `Pruning.density` is not used.
 
     Attributes:
       n: the number of weights that remain, at least 1.

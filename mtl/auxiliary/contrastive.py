@@ -124,7 +124,7 @@ class SupervisedContrastive(representation.OfRepresentation):
         """Check that the task exists, and that each of its rows has one class.
 
         Raises:
-          UserError: the task is unknown, its rows may have several classes or none, or `at` names
+          UserError: the task is unknown, its head does not give each row one class, or `at` names
             no tower.
         """
         super().check(heads)

@@ -77,7 +77,14 @@ class Factors:
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Compute the weighted sum of the gradients, for weights [T] of all tasks -> [P, Q]."""
+        """Compute the weighted sum of the gradients.
+
+        Args:
+          weights: [T], the weights of all tasks.
+
+        Returns:
+          [P, Q], a dense gradient.
+        """
         column_weights = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(column_weights, self.left.dtype), self.right, transpose_b=True

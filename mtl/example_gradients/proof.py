@@ -82,7 +82,11 @@ class Proof:
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return True if, after an op, an example provably affects only its own loss."""
+        """Return True if, after an op, an example provably affects only its own loss.
+
+        Args:
+          op: an op between the batch and its losses.
+        """
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
@@ -98,7 +102,11 @@ class Proof:
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return the state of a tensor."""
+        """Return the state of a tensor.
+
+        Args:
+          tensor: any tensor; without a dependence on the batch, its state is None.
+        """
         return self._states.get(tensor.name)
 
     def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:

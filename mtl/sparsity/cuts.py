@@ -63,7 +63,12 @@ def share_name(index: int) -> str:
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that prunes a variable; there must be such a part."""
+    """Return the first part that prunes a variable.
+
+    Args:
+      parts: the `Pruning`s; at least one must choose the variable.
+      name: the name of the variable.
+    """
     return next(part for part in parts if chooses(part, name))
 
 

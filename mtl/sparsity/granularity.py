@@ -181,7 +181,14 @@ class Blocks(_Groups):
         return [*shape[:-2], shape[-2] // self.shape[0], shape[-1] // self.shape[1]]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the weights in each block.
+
+        Args:
+          scores: [..., inputs, units].
+
+        Returns:
+          [..., block rows, block columns]; see `group_shape`.
+        """
         *outer, inputs, units = self.group_shape(scores.shape)
         # Here `inputs` and `units` count blocks.
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
@@ -223,7 +230,14 @@ class TableRows(_Groups):
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the weights in each row.
+
+        Args:
+          scores: [rows, D].
+
+        Returns:
+          [rows, 1].
+        """
         return tf.reduce_mean(scores, 1, keepdims=True)
 
 
@@ -296,5 +310,12 @@ class Units(_Groups):
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the input weights of each unit.
+
+        Args:
+          scores: [..., units].
+
+        Returns:
+          [1, ..., 1, units].
+        """
         return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

@@ -62,7 +62,12 @@ def owner_name(name: str, task: str) -> str:
 
 
 def is_owner(name: str, weights: str) -> bool:
-    """Return True if the variable `name` marks which entries of `weights` belong to a task."""
+    """Return True if a variable marks which weights of another variable belong to a task.
+
+    Args:
+      name: the name of the variable that may have the marks, for any task.
+      weights: the name of the variable with the weights.
+    """
     return name.startswith(f"{weights}{_OWNER}")
 
 

@@ -92,7 +92,11 @@ def is_half(variable: tf.Variable) -> bool:
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
-    """Set the type of tables that are created in the context."""
+    """Set the type of tables that are created in the context.
+
+    Args:
+      dtype: the type, such as `tf.bfloat16`; variables that are not tables keep their type.
+    """
     return _change_tables(dtype=dtype)
 
 

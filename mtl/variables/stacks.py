@@ -66,10 +66,13 @@ def are_stacked(count: int) -> bool:
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Let networks within the context build separate ops for each task, if `when` is True.
+    """Let networks within the context build separate ops for each task.
 
     In a batched product over all tasks, the gradient of one task's loss by another task's variables
     is 0 and not None. Surgery would then treat the variables as shared variables.
+
+    Args:
+      when: False lets networks build batched products.
     """
     return _TASKS.set(_TASKS.get()._replace(are_separate=when))
 

@@ -28,7 +28,14 @@ class Weighting(types.Weighting):
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses to a vector without gradients, {task: scalar} -> [T] float64."""
+    """Stack the losses to a vector without gradients.
+
+    Args:
+      losses: {task: scalar}.
+
+    Returns:
+      float64 [T], in the order of the tasks.
+    """
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 

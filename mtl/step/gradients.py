@@ -81,7 +81,7 @@ def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Te
       gradients: N gradients, dense or sparse; none may be None.
 
     Returns:
-      N tensors: dense gradients, and the values of sparse gradients, [rows of the batch, ...].
+      N tensors: dense gradients, and the values of sparse gradients, [number of rows, ...].
     """
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 

@@ -89,8 +89,8 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
     average.
 
     Args:
-      variable: a variable that a loss depends on, but not an embedding table. For other variables,
-        the update raises a UserError when it is built.
+      variable: a variable that a loss depends on, with a dense gradient. For other variables,
+        building the update raises a UserError.
 
     Returns:
       A tensor in the shape and type of the variable.

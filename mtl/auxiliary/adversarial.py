@@ -73,7 +73,14 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         return ascent.unroll(activations, self._draw_start(ascent), self.steps)
 
     def attack(self, activations: types.Activations) -> types.Activations:
-        """Compute the network's outputs at adversarial inputs, for an evaluation."""
+        """Compute the network's outputs at adversarial inputs, for an evaluation.
+
+        Args:
+          activations: the network's outputs at the unchanged inputs, with labels.
+
+        Returns:
+          The outputs after the last step of the ascent; `averages_steps` has no effect.
+        """
         # An evaluation needs no gradient through the steps, so a loop saves memory.
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.run_loop(activations, self._draw_start(ascent), self.steps)

@@ -37,7 +37,11 @@ class Base(types.AuxiliaryLoss):
 
 
 def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
-    """Return the tasks with a tower; the logits of other tasks are computed from their logits."""
+    """List the tasks that have a tower.
+
+    Args:
+      heads: {task: head}. A head that combines the logits of other tasks has no tower.
+    """
     return [
         task
         for task, h in heads.items()
@@ -60,7 +64,11 @@ class OfHeads(Base):
     """`kind` is the protocol that heads must implement, and `rule` is for the error."""
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the tasks exist, and that their heads suit the loss."""
+        """Check that the tasks exist, and that their heads suit the loss.
+
+        Raises:
+          UserError: a task is unknown, or its head is not of the class's `kind`.
+        """
         for task in self._choose(heads):
             checks.one_of(self._where("heads"), task, heads)
             fits, head = self._suits(heads[task]), type(heads[task]).__name__

@@ -121,7 +121,12 @@ class SupervisedContrastive(representation.OfRepresentation):
         return compute_supervised(projected, classes, counts, self.temperature)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the task exists, and that each of its rows has one class."""
+        """Check that the task exists, and that each of its rows has one class.
+
+        Raises:
+          UserError: the task is unknown, its head does not give each row one class, or `at` names
+            no tower.
+        """
         super().check(heads)
         checks.one_of(self._where("head"), self.head, heads)
         head = heads[self.head]

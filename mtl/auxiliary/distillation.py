@@ -88,14 +88,19 @@ class Distillation(_OfTeacher, base.OfHeads):
             checks.positive(self._where("temperature"), self.temperature)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the tasks exist, and that their heads can learn from predictions."""
+        """Check that the tasks exist, and that their heads can learn from predictions.
+
+        Raises:
+          UserError: a task is unknown, its head cannot learn from predictions, or `temperature`
+            names a task that the loss does not compare.
+        """
         super().check(heads)
         if isinstance(self.temperature, Mapping):
             for task in self.temperature:
                 checks.one_of(self._where("temperature"), task, self._choose(heads))
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return how far the student is from the teacher, [B]."""
+        """Compute the divergence of the student from the teacher for each row, [B]."""
         heads = cast(Mapping[str, types.TeachableHead], activations.heads)
         tasks = self._choose(activations.heads)
         teacher = self._open_teacher()
@@ -158,7 +163,11 @@ class FeatureDistillation(_OfTeacher):
     task: Annotated[str, checks.Is(str, "name a task")] | None = None
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the task exists."""
+        """Check that the task exists.
+
+        Raises:
+          UserError: the task is unknown, or has no tower.
+        """
         if self.task is not None:
             checks.one_of(self._where("task"), self.task, base.list_towers(heads))
 

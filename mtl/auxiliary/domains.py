@@ -65,7 +65,11 @@ class GradientReversal(representation.OfRepresentation):
         return (self.head,)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check `at`, and that the name of the head differs from all tasks."""
+        """Check `at`, and that the name of the head differs from all tasks.
+
+        Raises:
+          UserError: a task has the name of the head, or `at` names no tower.
+        """
         super().check(heads)
         where, name = f"{self._where('head')}'s name", self.head.name
         checks.require(name not in heads, where, "differ from all tasks", name)

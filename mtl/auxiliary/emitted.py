@@ -27,13 +27,29 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return True if an evaluation can compute a loss: it is emitted, and needs no random draws."""
+    """Return True if an evaluation can compute an auxiliary loss.
+
+    Args:
+      part: the auxiliary loss, which must not need random draws.
+      emitted: {name: losses of rows [B]} that columns and networks have added. If the part is
+        `Emitted`, its name must be one of these names.
+    """
     draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
     return not draws and (not isinstance(part, Emitted) or part.name in emitted)
 
 
 def find_losses(parts: Any) -> list[Emitted]:
-    """List the losses that parts, and parts in their settings, declare as `emitted_losses`."""
+    """List the losses that parts, and parts in their settings, declare as `emitted_losses`.
+
+    Args:
+      parts: a part, or parts in lists and maps.
+
+    Returns:
+      One loss for each declared name. Parts that declare the same name share the loss, a sum.
+
+    Raises:
+      UserError: two parts declare different weights for the same name.
+    """
     weights: dict[str, Any] = {}
     compared: set[str] = set()
     for part in types.walk_parts(parts):

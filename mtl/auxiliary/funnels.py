@@ -59,7 +59,12 @@ class InversePropensity(base.Base):
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that both tasks exist and have binary heads, and that p predicts the space."""
+        """Check that both tasks exist and have binary heads, and that p predicts the space.
+
+        Raises:
+          UserError: a task is unknown or has another head, both tasks are the same, `task` has no
+            setting `within` or no tower, or the label of `propensity` is not in `within`.
+        """
         super().check(heads)
         for setting in ("task", "propensity"):
             require_binary(self._where(setting), getattr(self, setting), heads)
@@ -195,7 +200,12 @@ class Calibrator(base.Base):
         return [before] if isinstance(before, str) else before
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the tasks exist, have binary heads, and cover the same rows."""
+        """Check that the tasks exist, have binary heads, and cover the same rows.
+
+        Raises:
+          UserError: a task is unknown or has another head, or two compared tasks have different
+            settings `within`.
+        """
         super().check(heads)
         where = self._where("after")
         for task in self.after:

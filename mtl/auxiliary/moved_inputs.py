@@ -29,7 +29,16 @@ class OfColumns(base.Base):
     bounds: ClassVar[Sequence[float] | None] = None
 
     def open_space(self, inputs: types.Tensors, norm: str = "l2") -> perturbations.Space:
-        """Return the space of perturbations of inputs, {column: [B, ...]}."""
+        """Return the space of perturbations of some inputs.
+
+        Args:
+          inputs: {column: [B, ...]}, the encoded columns.
+          norm: the norm of a row's perturbation, "l2" or "max".
+
+        Raises:
+          UserError: a column of `columns` is unknown or not encoded as floats, or there is no
+            column of floats.
+        """
         columns = perturbations.choose_columns(self._where("columns"), self.columns, inputs)
         return perturbations.Space(inputs, columns, norm, self.bounds)
 
@@ -76,7 +85,13 @@ class OfAscent(OfBounded):
     def plan_ascent(
         self, activations: types.Activations, measure: Callable[[types.Activations], tf.Tensor]
     ) -> perturbations.Ascent:
-        """Return the gradient ascent that maximises `measure`, a sum over rows."""
+        """Return the gradient ascent that maximises a value, with the settings of this loss.
+
+        Args:
+          activations: the network's outputs at the unchanged inputs.
+          measure: a function from activations to the value, a scalar, which must be a sum over
+            rows.
+        """
         size = self._default_size if self.step_size is None else self.step_size
         space = self.open_space(activations.inputs, self.norm)
         return perturbations.Ascent(space, measure, size, self.epsilon)
@@ -99,7 +114,14 @@ class OfNoise(OfColumns):
     noise: checks.NotNegative = 0.0
 
     def add_noise(self, inputs: types.Tensors) -> types.Tensors:
-        """Add noise to inputs, {column: [B, ...]}; return them unchanged if `noise` is 0."""
+        """Add noise to inputs.
+
+        Args:
+          inputs: {column: [B, ...]}, the encoded columns.
+
+        Returns:
+          All columns, with noise on the columns of `columns`; `inputs` itself if `noise` is 0.
+        """
         if not self.noise:
             return inputs
         space = self.open_space(inputs)

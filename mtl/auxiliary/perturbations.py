@@ -35,7 +35,15 @@ class Space:
     bounds: Sequence[float] | None = None
 
     def apply(self, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
-        """Add a perturbation to the inputs; gradients do not go through it."""
+        """Add a perturbation to the inputs; gradients do not go through the perturbation.
+
+        Args:
+          perturbation: {column: [B, ...]}; columns without a perturbation may be left out.
+
+        Returns:
+          {column: [B, ...]}, all columns. Changed inputs stay within the bounds; an input that is
+          already outside of them does not move further out.
+        """
         inputs = dict(self.inputs)
         for name, change in perturbation.items():
             values = self.inputs[name]
@@ -77,7 +85,15 @@ class Space:
         )
 
     def project(self, perturbation: types.Tensors, size: float) -> dict[str, tf.Tensor]:
-        """Project the perturbation of each row to a norm of at most `size`."""
+        """Project the perturbation of each row to a limited norm.
+
+        Args:
+          perturbation: {column: [B, ...]}.
+          size: the largest norm of a row. Rows with a smaller norm do not change.
+
+        Returns:
+          {column: [B, ...]}.
+        """
         if self.norm == "max":
             return {name: tf.clip_by_value(x, -size, size) for name, x in perturbation.items()}
         squares = self._over_row(perturbation, tf.square, tf.reduce_sum, tf.add)
@@ -86,7 +102,16 @@ class Space:
         return self._scale_rows(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
 
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Differentiate a loss by the columns; 0 for columns that do not affect the loss."""
+        """Differentiate a loss by the perturbed columns.
+
+        Args:
+          loss: a scalar that depends on `inputs`.
+          inputs: {column: [B, ...]}, the inputs of the forward pass of the loss.
+
+        Returns:
+          {column: gradient [B, ...]}, a constant for gradients; 0 if the column does not affect the
+          loss.
+        """
         sources = [inputs[name] for name in self.columns]
         # With `stop_gradient`, the perturbation is a constant, so TensorFlow computes no second
         # derivatives.
@@ -97,12 +122,28 @@ class Space:
         }
 
     def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw a uniform perturbation with values in [-size, size)."""
+        """Draw a uniform perturbation of the perturbed columns.
+
+        Args:
+          name: the name of the draw, unique in the open variable scope.
+          size: the limit of the values, in the unit of the columns.
+
+        Returns:
+          {column: [B, ...]}, in [-size, size).
+        """
         uniform = self._draw(name)
         return {column: size * (2 * values - 1) for column, values in uniform.items()}
 
     def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
-        """Draw noise from a normal distribution with mean 0 and the given standard deviation."""
+        """Draw noise from a normal distribution with mean 0, for the perturbed columns.
+
+        Args:
+          name: the name of the draw, unique in the open variable scope.
+          stddev: the standard deviation, in the unit of the columns.
+
+        Returns:
+          {column: [B, ...]}.
+        """
         # Uniform draws are multiples of 2^-23. Half a step is added, because the quantile of 0 is
         # infinite.
         uniform = self._draw(name)

@@ -33,7 +33,11 @@ class OfRepresentation(base.Base):
     at: Annotated[str, checks.Is(str, "be 'shared', or a task")] = _SHARED
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that the task exists."""
+        """Check that the task exists.
+
+        Raises:
+          UserError: `at` is neither "shared" nor a task with a tower.
+        """
         super().check(heads)
         checks.one_of(self._where("at"), self.at, [_SHARED, *base.list_towers(heads)])
 
@@ -121,7 +125,15 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 
 
 def require_rows(where: str, values: tf.Tensor) -> None:
-    """Check that a forward pass has at least two rows."""
+    """Check that a forward pass has at least two rows.
+
+    Args:
+      where: the name of the part, for errors.
+      values: [B, ...]. If B is unknown while the graph is built, nothing is checked.
+
+    Raises:
+      UserError: B is 1.
+    """
     rule = "get at least two rows in each micro-batch and replica, because it compares rows"
     checks.require(values.shape[0] != 1, where, rule, values.shape[0])
 

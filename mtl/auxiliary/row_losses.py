@@ -15,7 +15,12 @@ from mtl.variables import freezing
 
 
 class RowLosses(NamedTuple):
-    """An auxiliary loss: the losses of the rows, and the rows' weights, [B] or [B, P] each."""
+    """An auxiliary loss: the losses and the weights of the rows.
+
+    Attributes:
+      losses: [B], or [B, P] for a loss with P terms.
+      weights: the weights of the rows in the mean of each term, in the same shape.
+    """
 
     losses: tf.Tensor
     weights: tf.Tensor
@@ -85,7 +90,15 @@ def sum_weights(
 
 
 def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor | float:
-    """Compute the weight of an auxiliary loss in this step."""
+    """Compute the weight of an auxiliary loss in this step.
+
+    Args:
+      part: the auxiliary loss, whose weight is a number or a schedule.
+      step: the global step, an integer scalar.
+
+    Returns:
+      The number, or the result of the schedule, a scalar.
+    """
     weight = types.read_member(part, types.AuxiliaryLoss, "weight")
     return weight(step) if callable(weight) else weight
 

@@ -219,7 +219,17 @@ def is_due(every_steps: int) -> tf.Tensor:
 def monitor_rarely(
     is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Return the scalars of `monitor_gramian`; in steps that are not due, they are NaN."""
+    """Describe the tasks' gradients like `monitor_gramian`, in steps that are due.
+
+    Args:
+      is_due: bool scalar, True in the steps that show the scalars.
+      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN in steps that are not
+        due.
+      names: the names of the T tasks.
+
+    Returns:
+      {name: float32 scalar}, with the names of `monitor_gramian`; NaN in steps that are not due.
+    """
     monitors = monitor_gramian(gramian, names)
     # NaN < 0 is False, so the share of conflicts would be 0 instead of NaN.
     monitors["surgery/conflicts"] = tf.where(is_due, monitors["surgery/conflicts"], math.nan)
@@ -227,6 +237,14 @@ def monitor_rarely(
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Return the weights of all tasks as scalars to monitor, {"surgery/weight/<task>": scalar}."""
+    """Return the weights of all tasks as scalars to monitor.
+
+    Args:
+      weights: [T], in the order of the names.
+      names: the names of the T tasks.
+
+    Returns:
+      {"surgery/weight/<task>": float32 scalar}.
+    """
     parts = tf.unstack(tf.cast(weights, tf.float32))
     return {f"surgery/weight/{name}": part for name, part in zip(names, parts, strict=True)}

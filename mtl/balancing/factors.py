@@ -41,7 +41,16 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> Factors | None:
-        """Split the gradients of S tasks into thin factors; return None if that is impossible."""
+        """Split the gradients of S tasks into thin factors.
+
+        Args:
+          tasks: the indices of the S tasks.
+          gradients: the S gradients by one variable, dense, in equal shapes.
+
+        Returns:
+          The factors; None if a gradient is not a single matrix product, if a size is unknown, or
+          if inner products cost less with the gradients themselves.
+        """
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -68,7 +77,14 @@ class Factors:
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Compute the weighted sum of the gradients, for weights [T] of all tasks -> [P, Q]."""
+        """Compute the weighted sum of the gradients.
+
+        Args:
+          weights: [T], the weights of all tasks.
+
+        Returns:
+          [P, Q], a dense gradient.
+        """
         column_weights = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(column_weights, self.left.dtype), self.right, transpose_b=True

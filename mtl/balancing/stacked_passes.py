@@ -58,7 +58,15 @@ class StackedPasses:
         self._are_stacked = saves_products and replaced_ops.isdisjoint(_list_needed(single_tensors))
 
     def build(self, index: int) -> _Column:
-        """Build the T gradients by the variable with this index."""
+        """Build the gradients by one variable.
+
+        Args:
+          index: the index of the variable's column.
+
+        Returns:
+          T gradients, with None for the tasks that have None in the column. If the passes cannot be
+          stacked, the result is the column itself.
+        """
         column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:
             return column

@@ -43,7 +43,15 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> Leaf | factors.Factors:
-        """Align T gradients of a variable; None for a task whose loss does not depend on it."""
+        """Align the gradients of all tasks by one variable or tensor.
+
+        Args:
+          gradients: T gradients, dense or sparse; None for a task whose loss does not depend on the
+            variable. At least one gradient must not be None.
+
+        Returns:
+          A leaf, or `Factors`, which has the methods of a leaf and is cheaper for some matrices.
+        """
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
@@ -63,14 +71,26 @@ class Leaf:
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Compute the weighted sum of the gradients, for weights [T] of all tasks."""
+        """Compute the weighted sum of the gradients.
+
+        Args:
+          weights: [T], the weights of all tasks; the leaf takes the weights of its S tasks.
+
+        Returns:
+          A gradient: dense, or IndexedSlices for a table.
+        """
         leaf_weights = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, leaf_weights, transpose_a=True)
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return values [...] as a gradient: dense, or IndexedSlices for a table."""
+        """Return values as a gradient: dense, or IndexedSlices for a table.
+
+        Args:
+          values: [...], in the shape of one task's gradient; for a table [U, ...], in the order of
+            `ids`.
+        """
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
@@ -203,7 +223,14 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return leaves of the representation; if there is none, of the variables `compared`."""
+        """Return leaves of the representation; if there is none, of some variables.
+
+        Args:
+          compared: the indices of the variables; not used if there is a representation.
+
+        Raises:
+          UserError: a tensor of the representation affects no loss.
+        """
         if self.representation:
             return self._at_representation
         passes = stacked_passes.StackedPasses([self.at_variables[n] for n in compared])
@@ -234,7 +261,15 @@ class TaskGradients:
         return build_leaves(self.at_representation)
 
     def differentiate_anew(self, compared: Sequence[int]) -> Columns:
-        """Build the gradients again in the current graph, such as in a branch that rarely runs."""
+        """Build the gradients again in the current graph, such as in a branch that rarely runs.
+
+        Args:
+          compared: the indices of the variables; not used if there is a representation.
+
+        Returns:
+          A column of T gradients for each tensor of the representation, or for each of the
+          variables; None if a loss does not depend on it.
+        """
         places = self.representation or [self.variables[n] for n in compared]
         return differentiate_tasks(self.losses, places, self.representation)
 
@@ -266,6 +301,14 @@ class TaskGradients:
 
         One backward pass carries the combined gradients to the variables that affect the
         representation. Other shared variables get the gradients of the weighted losses.
+
+        Args:
+          combined: the combined gradient by each tensor of the representation.
+          weights: float64 [T], for the paths from the losses to shared variables that do not lead
+            through the representation.
+
+        Returns:
+          N gradients; None for a variable that affects no loss.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
@@ -278,7 +321,14 @@ class TaskGradients:
         return self.complete(sums)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Return N gradients: `of_shared`, and gradients by variables of a single task."""
+        """Add the gradients by variables of a single task to the gradients by shared variables.
+
+        Args:
+          of_shared: {index of a variable: gradient}, for all shared variables.
+
+        Returns:
+          N gradients; None for a variable that affects no loss.
+        """
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
@@ -304,7 +354,13 @@ class BatchGradients:
         return self._differentiate_losses(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
-        """Sum a function of the tasks' gradients over all parts; see `WholeBatch.sum`."""
+        """Sum a function of the tasks' gradients over all parts; see `WholeBatch.sum`.
+
+        Args:
+          function: a function from the tasks' gradients of a part to tensors, IndexedSlices and
+            None, in any nesting.
+          update: True if this sum runs the UPDATE_OPS of the slices.
+        """
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
             # Within the loop over slices, the gradients of a part must be built again.
@@ -333,7 +389,14 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients: combined gradients, and gradients of weighted losses for the rest."""
+        """Return N gradients: combined gradients, and gradients of weighted losses for the rest.
+
+        Args:
+          tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.
+          compared: the indices of the variables with a combined gradient.
+          combined: their gradients, in the same order.
+          weights: float64 [T], the weights of the losses for other shared variables.
+        """
         rest = [n for n in tasks.shared if n not in compared]
         rest_gradients = (
             self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
@@ -395,7 +458,15 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Return N leaves, from N columns of T gradients."""
+    """Align the gradients by each of several variables or tensors.
+
+    Args:
+      columns: N columns of T gradients; None if a task has no gradient. Each column must have at
+        least one gradient.
+
+    Returns:
+      N leaves.
+    """
     # `Factors` has the methods of `Leaf`.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
@@ -403,7 +474,17 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return short leaves with the same inner products as T gradients; None if they cost more."""
+    """Return short leaves with the same inner products as T gradients.
+
+    Args:
+      gradients: T gradients by one variable; None if a task has no gradient.
+      products_elsewhere: the number of matrix products that the caller computes later if the
+        gradients are not built; see `short_gradients`.
+
+    Returns:
+      Leaves whose inner products add up to the inner products of the gradients; None if a gradient
+      is sparse or not a single matrix product, or if short leaves cost more.
+    """
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
         return None

@@ -49,7 +49,11 @@ DRAWS = _split_words(
 
 
 class Known(Protocol):
-    """Facts about the tensors before an op; see `proof.Proof`."""
+    """Facts about the tensors before an op; see `proof.Proof`.
+
+    Attributes:
+      count: B, the number of examples; a symbol if the number is unknown.
+    """
 
     count: sizes.Size
 
@@ -83,13 +87,28 @@ class Given:
         return tf.get_static_value(self.op.inputs[place])
 
     def axes(self, place: int, rank: int) -> list[int] | None:
-        """Return the value of an input as a list of axes, counted from 0; None if unknown."""
+        """Return the value of an input as a list of axes, counted from 0.
+
+        Args:
+          place: the index of the input; an axis below 0 in its value counts from the end.
+          rank: the rank of the tensor to which the axes belong.
+
+        Returns:
+          The axes; None if the value is not constant.
+        """
         value = self.static(place)
         # Negative axes count from the end.
         return None if value is None else [int(n) % max(rank, 1) for n in np.reshape(value, [-1])]
 
     def entries(self, place: int) -> sizes.Known | None:
-        """Return the entries of an input as sizes; None if unknown."""
+        """Return the entries of an input as sizes.
+
+        Args:
+          place: the index of an input with sizes, such as the new shape of a reshape.
+
+        Returns:
+          A size for each entry, with None for unknown entries; None if nothing is known.
+        """
         return sizes.infer_sizes(self.op.inputs[place], self.known.dims)
 
     def to(
@@ -115,7 +134,14 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """Return the layout of one output, with the examples along an axis; see `to`."""
+        """Return the layout of one output, with the examples along an axis.
+
+        Args:
+          output: the output.
+          axis: the axis of the output, from 0.
+          dims: sizes for axes whose static size is unknown, as in `to`.
+          outer: the number of repetitions of the batch along the axis, as in `to`.
+        """
         axis_sizes = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(axis_sizes)]):
             if size is not None and axis_sizes[n].unknown:

@@ -146,7 +146,14 @@ def cast_gradients(part: ExampleGradients, dtype: tf.DType) -> ExampleGradients:
 
 
 def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
-    """Add up the gradients of several uses of a variable; all must have the same form."""
+    """Add up the gradients of several uses of a variable.
+
+    Args:
+      parts: the gradients of each use, in the same form, for the same B examples.
+
+    Returns:
+      Gradients in this form. `Products` and `Rows` are joined without building any gradient.
+    """
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
@@ -161,12 +168,28 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
-    """Compute a weighted sum of gradients by the same variable, from pairs (weight, gradients)."""
+    """Compute a weighted sum of gradients by the same variable.
+
+    Args:
+      parts: pairs (weight, gradients) for the same B examples; a weight is a scalar.
+
+    Returns:
+      [B, N], where N is the number of entries of the variable.
+    """
     return Plain(tf.add_n([weight * _flatten_rows(part.gradients) for weight, part in parts]))
 
 
 def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient:
-    """Sum the gradients over the examples, as the gradient of a variable."""
+    """Sum the gradients over the examples, as the gradient of a variable.
+
+    Args:
+      part: the gradients of B examples by the variable.
+      variable: the variable, or an embedding table if the form is `Rows`.
+
+    Returns:
+      A dense gradient in the shape of the variable; for `Rows`, IndexedSlices in which each row
+      occurs once.
+    """
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
     # `total` calls the same op, so rows and sums have the same order.

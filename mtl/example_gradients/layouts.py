@@ -75,7 +75,15 @@ class Layout:
         return dataclasses.replace(layout, dims=(*dims[:axis], size, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> Layout | None:
-        """Return the layout after a reshape; None unless the examples are along a single axis."""
+        """Return the layout after a reshape.
+
+        Args:
+          dims: the sizes of all axes after the reshape, with None for unknown sizes.
+
+        Returns:
+          A layout of the same examples; None if the sizes do not prove that the examples are along
+          a single axis.
+        """
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:

@@ -75,7 +75,14 @@ def _find_source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def settings(op: tf.Operation) -> dict[str, bytes]:
-    """Return the attributes of an op that determine its result, and its overridden gradient."""
+    """Return the attributes of an op that determine its result, and its overridden gradient.
+
+    Args:
+      op: the op, without regard to its inputs.
+
+    Returns:
+      {name of an attribute: its serialized value}.
+    """
     attributes = op.node_def.attr.items()
     return {
         name: value.SerializeToString()

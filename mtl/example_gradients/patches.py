@@ -22,7 +22,15 @@ _FEW = 4
 
 
 def extract_patches(op: tf.Operation) -> tf.Tensor:
-    """Extract the patches of an NHWC convolution with the padding "SAME" or "VALID"."""
+    """Extract the patches of images that the outputs of a convolution read.
+
+    Args:
+      op: a Conv2D of [B, H, W, C] by [KH, KW, C, Q], with data format NHWC and the padding "SAME"
+        or "VALID".
+
+    Returns:
+      [B, H', W', KH KW C], with H' and W' the height and the width of the outputs.
+    """
     return (_convolve_patches if op.inputs[0].shape[3] <= _FEW else _slice_patches)(op)
 
 

@@ -21,7 +21,15 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 
 
 def declare(values: tf.Tensor) -> tf.Tensor:
-    """Declare that row i of a tensor belongs to example i, for ops without a rule."""
+    """Declare that row i of a tensor belongs to example i, for ops without a rule.
+
+    Args:
+      values: [B, ...]. The declaration is not checked: if it is wrong, gradients of examples are
+        wrong.
+
+    Returns:
+      A copy of the tensor, which later ops must read in its place.
+    """
     values = tf.identity(values)
     # Eager code needs no proof, and the collection would keep every batch in memory.
     if not tf.executing_eagerly():
@@ -62,12 +70,23 @@ class Proof:
         self._tied = self._leading_to_gaps(ops, losses)
 
     def find_layout(self, tensor: tf.Tensor) -> layouts.Layout | None:
-        """Return the layout of examples, or of values of ragged tensors; None if unknown."""
+        """Find which entries of a tensor belong to which example.
+
+        Args:
+          tensor: a tensor between the batch and its losses.
+
+        Returns:
+          The layout of examples, or of the values of a ragged tensor; None if it is not proved.
+        """
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return True if, after an op, an example provably affects only its own loss."""
+        """Return True if, after an op, an example provably affects only its own loss.
+
+        Args:
+          op: an op between the batch and its losses.
+        """
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
@@ -75,15 +94,31 @@ class Proof:
         return list(self._lists.values())
 
     def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
-        """Return the ragged tensor whose values a layout describes."""
+        """Return the ragged tensor whose values a layout describes.
+
+        Args:
+          layout: a layout with an `owner` that is not "".
+        """
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return the state of a tensor."""
+        """Return the state of a tensor.
+
+        Args:
+          tensor: any tensor; without a dependence on the batch, its state is None.
+        """
         return self._states.get(tensor.name)
 
     def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:
-        """Return the sizes of a tensor's axes; with `of_one`, None if a size grows with B."""
+        """Return the sizes of a tensor's axes.
+
+        Args:
+          tensor: a tensor between the batch and its losses.
+          of_one: True replaces sizes that may grow with B by None.
+
+        Returns:
+          A size for each axis, with None for unknown sizes; None if the rank is unknown.
+        """
         state, rank = self._states.get(tensor.name), tensor.shape.rank
         if rank is None:
             return None
@@ -98,7 +133,11 @@ class Proof:
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Return True if a tensor of sizes does not depend on the number of examples."""
+        """Return True if sizes provably do not depend on the number of examples.
+
+        Args:
+          tensor: an integer scalar or vector of sizes, such as a shape.
+        """
 
         def static(part: tf.Tensor) -> Any:
             is_fixed = part is not tensor and self.state(part) is None
@@ -108,13 +147,22 @@ class Proof:
         return entries is not None and None not in entries
 
     def examples(self, axis: int, dims: Sequence[sizes.Size]) -> layouts.Layout:
-        """Return the layout of a tensor with one entry of each example along an axis."""
+        """Return the layout of a tensor with one entry of each example along an axis.
+
+        Args:
+          axis: the axis of the examples, from 0.
+          dims: the sizes of all axes; the size at `axis` is ignored.
+        """
         return layouts.along("", self.count, axis, dims)
 
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
-        """Return True if a custom gradient of an op keeps examples apart.
+        """Return True if a custom gradient of an op provably keeps examples apart.
 
         The code builds the gradient, from cotangents with the layouts of the outputs.
+
+        Args:
+          op: an op that overrides the gradient of its type.
+          states: the state of each output.
         """
         pairs = [pair for pair in zip(op.outputs, states, strict=True) if pair[0].dtype.is_floating]
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):

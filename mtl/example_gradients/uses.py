@@ -263,7 +263,14 @@ def _is_elementwise(use: Use) -> bool:
 
 
 def core_shape(parameter: tf.Tensor) -> list[int] | None:
-    """Return the shape of a parameter without leading ones; None if unknown."""
+    """Return the shape of a parameter without leading ones.
+
+    Args:
+      parameter: the input of an op that comes from a variable.
+
+    Returns:
+      The shape; [] for a single number, and None if a size is unknown.
+    """
     if not parameter.shape.is_fully_defined():
         return None
     shape = parameter.shape.as_list()

@@ -45,13 +45,27 @@ class Seen(NamedTuple):
 
 
 def sum_squares(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sum the squares of a layer's inputs, [..., D] -> float32 [D]; also return their number."""
+    """Sum the squares of a layer's inputs over all rows.
+
+    Args:
+      inputs: [..., D].
+
+    Returns:
+      The sums, float32 [D], and the number of rows, a float32 scalar.
+    """
     flat = tf.reshape(tf.cast(inputs, tf.float32), [-1, inputs.shape[-1]])
     return tf.reduce_sum(tf.square(flat), 0), tf.cast(tf.shape(flat)[0], tf.float32)
 
 
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:
-    """Compute the mean squares of a layer's inputs, [..., D] -> float32 [D]."""
+    """Compute the mean squares of a layer's inputs over all rows.
+
+    Args:
+      inputs: [..., D].
+
+    Returns:
+      float32 [D].
+    """
     total, count = sum_squares(inputs)
     return total / count
 
@@ -71,15 +85,33 @@ class Criterion(abc.ABC):
     """True if only `launch.prune` can compute the criterion, after a training."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of `Seen.total` for a variable, by the variable's shape."""
+        """Return the shape of `Seen.total` for a variable.
+
+        Args:
+          shape: the shape of the variable. By default, `Seen.total` has the same shape.
+        """
         return list(shape)
 
     @abc.abstractmethod
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Compute a score for each weight, in the shape of the weights."""
+        """Compute a score for each weight.
+
+        Args:
+          seen: the values of a variable.
+
+        Returns:
+          Scores in the shape of the weights. If a score is not finite, the step prunes no weights.
+        """
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Compute the next value of `seen.total`."""
+        """Compute the next value of `seen.total`; called only if `gathers` is True.
+
+        Args:
+          seen: the values of a variable.
+
+        Returns:
+          A tensor in the shape of `total_shape`.
+        """
         raise NotImplementedError
 
 
@@ -125,7 +157,14 @@ class Averaged(Criterion):
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Compute the value of a batch for the average; None if `seen` has no batch."""
+        """Compute the value of a batch for the average.
+
+        Args:
+          seen: the values of a variable.
+
+        Returns:
+          A tensor in the shape of `total_shape`; None if `seen` has no batch.
+        """
 
     def gather(self, seen: Seen) -> tf.Tensor:
         """Compute the next value of `seen.total`."""
@@ -216,7 +255,7 @@ class TaskSaliency(Criterion):
     """`|w dL_t/dw|` on one batch for each task t: a weight remains if any task needs it.
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
-    arXiv:2206.04662: In the paper, each task marks a number of weights, and all marked weights
+    arXiv:2206.04662. In the paper, each task marks a number of weights, and all marked weights
     remain. Here, this number follows from the requested density. A weight that only one task uses
     is ranked by this task. Only the order of a task's scores counts, so a task with a large loss
     does not dominate.
@@ -237,7 +276,15 @@ class TaskSaliency(Criterion):
         return tf.reduce_sum(self.task_scores(seen), 0)
 
     def task_scores(self, seen: Seen) -> tf.Tensor:
-        """Compute the scores of T tasks, [T, ...]; 0 for a task that does not use the variable."""
+        """Compute the scores of each of T tasks.
+
+        Args:
+          seen: the values of a variable, with the gradients of T tasks; T is at least 1.
+
+        Returns:
+          [T, ...], with the shape of the weights as [...]; 0 for a task that does not use the
+          variable.
+        """
         nothing = tf.zeros_like(seen.weights)
         return tf.stack(
             [

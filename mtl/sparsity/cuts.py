@@ -51,17 +51,36 @@ class Cut(NamedTuple):
 
 
 def share_name(index: int) -> str:
-    """Return the name of the variable for the pruned share of a part, by its index from 0."""
+    """Return the name of the variable for the pruned share of a part.
+
+    Args:
+      index: the index of the part in `MultiTaskModel.pruning`, from 0.
+
+    Returns:
+      `pruning/share_<index>`.
+    """
     return f"{SHARE}{index}"
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that prunes a variable; there must be such a part."""
+    """Return the first part that prunes a variable.
+
+    Args:
+      parts: the `Pruning`s; at least one must choose the variable.
+      name: the name of the variable.
+    """
     return next(part for part in parts if chooses(part, name))
 
 
 def list_beside(kernel: str) -> list[str]:
-    """Return the possible names of a kernel's bias, scale and offset."""
+    """Return the possible names of a kernel's bias, scale and offset.
+
+    Args:
+      kernel: the name of the kernel, `<layer>/kernel`.
+
+    Returns:
+      Names such as `<layer>/bias`; the model need not have variables with these names.
+    """
     return [f"{kernel.removesuffix('/kernel')}{suffix}" for suffix in BESIDE]
 
 
@@ -71,12 +90,28 @@ def may_cut(part: Part, name: str) -> bool:
 
 
 def chooses(part: Part, name: str) -> bool:
-    """Return True if a part cuts a variable, unless an earlier part does."""
+    """Return True if the settings of a part choose a variable, whatever earlier parts choose.
+
+    Args:
+      part: a `Pruning`. It chooses variables of heads only if `cuts_heads` is True.
+      name: the name of the variable.
+    """
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
 
 
 def check_kind(part: Part, name: str, is_table: bool) -> None:
-    """Check that a part can prune a variable from the part's first step on."""
+    """Check that a part can prune a variable from the part's first step on.
+
+    Args:
+      part: a `Pruning` that chooses the variable.
+      name: the name of the variable.
+      is_table: True if the variable is an embedding table.
+
+    Raises:
+      UserError: the granularity prunes rows of tables, and the variable is not a table; the
+        schedule begins while the variable is frozen; or the variable is a table whose pruned
+        weights would still have a gradient.
+    """
     rule = f"choose only tables, whose rows are cut: {name!r} is not a table"
     fits = is_table or not part.granularity.is_of_tables
     checks.require(fits, "Pruning.patterns", rule, list(part.patterns))

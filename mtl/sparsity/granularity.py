@@ -79,8 +79,8 @@ class NOfM(_Groups):
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs multiply matrices with 2 of 4 weights at twice the
     speed. The m weights are neighbours along the axis of inputs, the last but one. The final
-    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain, a
-    number that is rounded up. `Pruning.density` is not used.
+    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain; their
+    number is rounded up. `Pruning.density` is not used.
 
     Attributes:
       n: the number of weights that remain, at least 1.
@@ -99,7 +99,11 @@ class NOfM(_Groups):
         return 1 - self.n / self.m
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that m divides the number of inputs of a variable."""
+        """Check that m divides the number of inputs of a variable.
+
+        Raises:
+          UserError: m does not divide the inputs, or the variable has fewer than two axes.
+        """
         fits = len(shape) >= 2 and shape[-2] % self.m == 0
         rule = f"divide the inputs of {name!r}, {shape[-2] if len(shape) > 1 else list(shape)}"
         checks.require(fits, "NOfM.m", rule, self.m)
@@ -111,7 +115,17 @@ class NOfM(_Groups):
         densities: Sequence[float],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """Compute the masks of N variables from their scores, [..., inputs, units] each."""
+        """Compute the masks of N variables from the scores of their weights.
+
+        Args:
+          scores: the scores of N variables, [..., inputs, units] each.
+          density: not used.
+          densities: not used.
+          progress: a float64 scalar in [0, 1], the present share of the final sparsity.
+
+        Returns:
+          N masks, float32 zeros and ones in the shapes of the scores.
+        """
         del density, densities
         # The tolerance is for rounding errors just below an integer.
         num_pruned = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
@@ -143,7 +157,12 @@ class Blocks(_Groups):
     ] = (4, 4)
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that blocks divide the shape of a variable."""
+        """Check that blocks divide the shape of a variable.
+
+        Raises:
+          UserError: blocks do not divide its last two axes, or the variable has fewer than two
+            axes.
+        """
         fits = len(shape) >= 2 and not any(
             size % side for size, side in zip(shape[-2:], self.shape, strict=True)
         )
@@ -151,11 +170,25 @@ class Blocks(_Groups):
         checks.require(fits, "Blocks.shape", rule, tuple(self.shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the number of blocks along each axis of a variable."""
+        """Return the number of blocks along each axis of a variable.
+
+        Args:
+          shape: the shape of the variable, [..., inputs, units].
+
+        Returns:
+          [..., block rows, block columns]; the axes before the last two do not change.
+        """
         return [*shape[:-2], shape[-2] // self.shape[0], shape[-1] // self.shape[1]]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the weights in each block.
+
+        Args:
+          scores: [..., inputs, units].
+
+        Returns:
+          [..., block rows, block columns]; see `group_shape`.
+        """
         *outer, inputs, units = self.group_shape(scores.shape)
         # Here `inputs` and `units` count blocks.
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
@@ -176,17 +209,35 @@ class TableRows(_Groups):
     is_of_tables = True
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has rows."""
+        """Check that a variable has rows.
+
+        Raises:
+          UserError: the variable does not have exactly two axes.
+        """
         checks.require(len(shape) == 2, f"a table of {name!r}", "have rows", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups, one for each row of a table."""
+        """Return the shape of the groups, one for each row of a table.
+
+        Args:
+          shape: [rows, D].
+
+        Returns:
+          [rows, 1].
+        """
         return [shape[0], 1]
 
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the weights in each row.
+
+        Args:
+          scores: [rows, D].
+
+        Returns:
+          [rows, 1].
+        """
         return tf.reduce_mean(scores, 1, keepdims=True)
 
 
@@ -238,15 +289,33 @@ class Units(_Groups):
         return sorted([*sets, *([index] for index in unmatched)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has units with inputs."""
+        """Check that a variable has units with inputs.
+
+        Raises:
+          UserError: the variable has fewer than two axes.
+        """
         checks.require(len(shape) >= 2, f"the variable {name!r}", "have units", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups, one for each unit of a variable."""
+        """Return the shape of the groups, one for each unit of a variable.
+
+        Args:
+          shape: the shape of the variable, [..., units].
+
+        Returns:
+          [1, ..., 1, units].
+        """
         return [*[1] * (len(shape) - 1), shape[-1]]
 
     mask_shape = group_shape
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
-        """Average the scores of the weights in each group."""
+        """Average the scores of the input weights of each unit.
+
+        Args:
+          scores: [..., units].
+
+        Returns:
+          [1, ..., 1, units].
+        """
         return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

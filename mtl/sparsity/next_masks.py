@@ -51,7 +51,19 @@ def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
 def average_inputs(
     part: cuts_lib.Part, names: Iterable[str], squares: Mapping[str, Any]
 ) -> Sequence[tf.Tensor] | Sequence[None]:
-    """Compute the mean squares of the inputs of kernels, from {kernel: (sums, number)}."""
+    """Compute the mean squares of the inputs of kernels.
+
+    Args:
+      part: the `Pruning` of the kernels.
+      names: the names of N kernels.
+      squares: {kernel: (sums of squares of its inputs [D], number of rows)}.
+
+    Returns:
+      N tensors [D]; N times None if the criterion does not read inputs.
+
+    Raises:
+      UserError: the criterion reads inputs, and `squares` lacks a kernel.
+    """
     if not part.criterion.reads_inputs:
         return [None for _ in names]
     rule = "choose kernels of layers.dense and layers.conv"
@@ -81,7 +93,18 @@ class Change(NamedTuple):
     step: tf.Tensor
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the N next masks, and a bool scalar that is True if the masks may have changed."""
+        """Choose the next masks, and add the changes of the state to UPDATE_OPS.
+
+        Args:
+          name: the name of the variable that saves the pruned share, a result of `cuts.share_name`.
+
+        Returns:
+          The N next masks, and a bool scalar that is True if the masks may have changed.
+
+        Raises:
+          UserError: the criterion reads gradients of tasks, and a variable has none, or a sparse
+            one.
+        """
         # `mask_value` is read before UPDATE_OPS run, so all ops of the step use the same masks.
         masks = [cut.mask_value for cut in self.cuts.values()]
         # If the saved share is too small, an earlier pruning was missed, and this step makes up for

@@ -93,7 +93,7 @@ class PrunedStep(types.StepExtension):
     def mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> list[types.Connected]:
-        """Set the gradients of pruned weights to 0."""
+        """Set the gradients of pruned weights to 0, unless pruned weights are still trained."""
         return list(map(_leave_out_cut, gradients, variables))
 
     def around_update(

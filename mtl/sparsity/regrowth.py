@@ -44,7 +44,14 @@ class Regrowth:
     by: Annotated[str, checks.OneOf((GRADIENT, RANDOM))] = GRADIENT
 
     def is_due(self, step: tf.Tensor) -> tf.Tensor:
-        """Return True if weights are swapped at a step, int64 scalar -> bool scalar."""
+        """Decide whether weights are swapped at a step.
+
+        Args:
+          step: the global step, an int64 scalar.
+
+        Returns:
+          bool scalar: True at multiples of `every_steps`, above 0 and below `until_step`.
+        """
         is_regular = tf.equal(step % self.every_steps, 0)
         return is_regular & (step > 0) & (step < self.until_step)
 

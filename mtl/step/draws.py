@@ -171,10 +171,16 @@ def make_run_seed(name: str) -> tf.Tensor:
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
-    """Make a seed, int32 [2], of the run's seed and the global step; all slices share it.
+    """Make a seed for the random draws of balancing; all slices get the same seed.
 
     `make_balancing_seed` is older than `make_step_seed`. Balancing still uses
     `make_balancing_seed`, so that a resumed run repeats the draws of earlier versions.
+
+    Args:
+      index: the number of the draw in the step; each number gives another seed.
+
+    Returns:
+      int32 [2]: a hash of the run's seed and `index`; and the global step.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

@@ -19,7 +19,14 @@ from mtl.deferred import tf
 
 @contextlib.contextmanager
 def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.StepExtension]]:
-    """Activate extensions for the step that is built in the context; the first is the outermost."""
+    """Activate extensions for the step that is built in the context.
+
+    Args:
+      extensions: the extensions; the first is the outermost.
+
+    Yields:
+      The same extensions, after their own contexts are open.
+    """
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:
             stack.enter_context(extension.enter())
@@ -70,7 +77,12 @@ def check_update(
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show the extensions N variables and the gradients that the optimizer gets."""
+    """Show the extensions the gradients that the optimizer gets.
+
+    Args:
+      gradients: N gradients, after masks and clipping.
+      variables: N variables, which have not changed yet.
+    """
     for extension in current():
         extension.see_update(gradients, variables)
 

@@ -13,9 +13,16 @@ from mtl.deferred import tf
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:
-    """Sum the entries of a sparse gradient for the same row; return other gradients unchanged.
+    """Sum the entries of a sparse gradient for the same row.
 
     Norms need merged rows: two entries of 3 and 4 for the same row have the norm 7, not 5.
+
+    Args:
+      gradient: dense, sparse or None.
+
+    Returns:
+      A sparse gradient in which each row occurs once, in the order of first occurrence; any other
+      gradient is returned unchanged.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -68,7 +75,14 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return a tensor for each gradient; for a sparse gradient, the values of its rows."""
+    """Return a tensor for each gradient.
+
+    Args:
+      gradients: N gradients, dense or sparse; none may be None.
+
+    Returns:
+      N tensors: dense gradients, and the values of sparse gradients, [number of rows, ...].
+    """
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
 
@@ -94,14 +108,28 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
-    """Return `squares(tf.float32)` as float64; if not finite, return `squares(tf.float64)`."""
+    """Compute sums of squares in float32; only if they are not finite, compute them in float64.
+
+    Args:
+      squares: a function from the type of the sums to the sums; with float64, they must be float64.
+
+    Returns:
+      float64, in the shape of the sums.
+    """
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))
 
 
 def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
-    """Return the norm of a vector, float32, from the squared norms of its parts, float64."""
+    """Compute the norm of a vector from the squared norms of its parts.
+
+    Args:
+      squares: float64 in any shape, at least 0.
+
+    Returns:
+      float32 scalar. A finite norm above the largest float32 is set to the largest float32.
+    """
     return take_roots(tf.reduce_sum(squares))
 
 

@@ -27,11 +27,23 @@ class LayerHook:
     takes_inputs = False
 
     def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the inputs, [..., D], of the layer whose variable scope is open."""
+        """Change or record the inputs of the layer whose variable scope is open.
+
+        Args:
+          inputs: [..., D].
+
+        Returns:
+          The inputs with which the layer computes, in the same shape.
+        """
         return inputs
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Receive the sums before an activation, and its outputs in the same shape."""
+        """Receive the outputs of an activation.
+
+        Args:
+          sums: the inputs of the activation.
+          outputs: the outputs of the activation, in the same shape.
+        """
 
 
 class NoteOutputs(LayerHook):
@@ -77,9 +89,15 @@ def attach(hook: LayerHook) -> Iterator[LayerHook]:
 
 
 def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
-    """Let all hooks change the inputs of the layer whose scope is open, and return the result.
+    """Let all hooks change the inputs of the layer whose scope is open.
 
     The hook that was attached last acts first.
+
+    Args:
+      inputs: [..., D].
+
+    Returns:
+      The inputs with which the layer computes, in the same shape.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)
@@ -87,7 +105,12 @@ def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def take_outputs(sums: tf.Tensor, outputs: tf.Tensor) -> None:
-    """Show the sums before an activation, and its outputs, to all hooks."""
+    """Show the outputs of an activation to all hooks.
+
+    Args:
+      sums: the inputs of the activation.
+      outputs: the outputs of the activation, in the same shape.
+    """
     for hook in _HOOKS.get():
         hook.take_outputs(sums, outputs)
 

@@ -87,7 +87,12 @@ def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]
 
 
 def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Requests]:
-    """Let `take_scalars` compute slow scalars only if a bool scalar is true."""
+    """Let `take_scalars` compute slow scalars only in some steps.
+
+    Args:
+      is_due: bool scalar, True in the steps that compute the scalars of `add_scalars_where_due`. In
+        other steps, these scalars are NaN.
+    """
     return _REQUESTS.set(_REQUESTS.get()._replace(is_due=is_due))
 
 
@@ -154,7 +159,11 @@ def collect_losses() -> Iterator[dict[str, tf.Tensor]]:
 
 
 def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Requests]:
-    """Let values that `add_prediction` adds within the context appear beside the predictions."""
+    """Let values that `add_prediction` adds within the context appear beside the predictions.
+
+    Args:
+      is_asked: False drops the values, even if a context around this one shows them.
+    """
     return _REQUESTS.set(_REQUESTS.get()._replace(predictions=is_asked))
 
 
@@ -180,7 +189,11 @@ def take_predictions() -> dict[str, tf.Tensor]:
 
 
 def add_summary(summary: tf.Tensor) -> None:
-    """Add a serialized summary, a string scalar, to the step that is being built; "" if not due."""
+    """Add a serialized summary to the step that is being built.
+
+    Args:
+      summary: string scalar, "" in steps in which the summary is not due.
+    """
     summaries = _REQUESTS.get().summaries
     if summaries is not None:
         summaries.append(summary)

@@ -100,7 +100,11 @@ def are_separate() -> bool:
 
 
 def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Let `average_over_replicas` in the context return the value of each replica alone."""
+    """Let `average_over_replicas` in the context return the value of each replica alone.
+
+    Args:
+      when: False changes nothing, so a context around this one still decides.
+    """
     return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 
 

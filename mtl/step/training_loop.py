@@ -60,7 +60,13 @@ Due = tuple["tf.Tensor", ...]
 
 
 class Clock(NamedTuple):
-    """The end of the last step, and the time the call has waited for batches: float64 seconds."""
+    """The times of a session call, in seconds.
+
+    Attributes:
+      read: float64 scalar, the time at the end of the last step; before the first step, the start
+        of the call.
+      waited: float64 scalar, the seconds that the call has waited for batches.
+    """
 
     read: tf.Tensor
     waited: tf.Tensor

@@ -255,7 +255,12 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return `batch`; if it is None, return a batch with one part that has these losses."""
+    """Return a batch; if there is none, make a batch of one part from losses.
+
+    Args:
+      batch: a `WholeBatch`, or None.
+      losses: {task: scalar}, read only if `batch` is None.
+    """
     return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 

@@ -29,7 +29,17 @@ _BESIDE = ("last_seen", "comings", "size", _SKETCH)
 
 
 def find_keys(name: str, names: Iterable[str]) -> str | None:
-    """Return the name of the variable with the keys of another variable's rows, or None."""
+    """Return the name of the variable with the keys of another variable's rows.
+
+    Args:
+      name: the name of a variable: the keys, a growing table, a variable beside the keys, or
+        optimizer state of one of them.
+      names: the names of all variables; a list or a map, because the search may read it several
+        times.
+
+    Returns:
+      A name such as "features/items/keys"; None if the variable has no keys among `names`.
+    """
     parts = name.split("/")
     scopes = ("/".join(parts[:end]) for end in range(1, len(parts)))
     candidates = (
@@ -43,7 +53,12 @@ def find_keys(name: str, names: Iterable[str]) -> str | None:
 def find_table(name: str, names: Iterable[str]) -> str:
     """Return the name of the table to which keys, or a variable beside them, belong.
 
-    For all other variables, the result is `name`.
+    Args:
+      name: the name of a variable.
+      names: the names of all variables, as for `find_keys`.
+
+    Returns:
+      `<scope>/embedding`; for all other variables, `name`.
     """
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)

@@ -32,7 +32,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
 
     If the values include `global_step` and all variables of a run, the run can continue from the
     checkpoint in this folder. With other values, the checkpoint can be the source of a `WarmStart`.
-    Without `global_step`, its step is 0.
+    Without `global_step` in the values, the step of the checkpoint is 0.
 
     Args:
       values: {variable: value}.

@@ -203,7 +203,12 @@ class Decision:
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """Return True for optimizer state: the name is "<variable>/<slot>", or has no scope."""
+    """Return True for optimizer state: the name is "<variable>/<slot>", or has no scope.
+
+    Args:
+      name: the name of a variable.
+      names: the names of all variables, as the keys of a map. `global_step` is not optimizer state.
+    """
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
     is_counter = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP

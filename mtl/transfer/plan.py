@@ -69,7 +69,12 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The decisions about all variables of a run."""
+    """The decisions about all variables of a run.
+
+    Attributes:
+      entries: one entry for each variable.
+      source: the saved variables from which the run starts.
+    """
 
     entries: Sequence[Entry]
     source: source_lib.Source
@@ -79,7 +84,15 @@ class Plan:
         return [entry for entry in self.entries if entry.is_warmed]
 
     def read_start(self, name: str) -> np.ndarray | None:
-        """Return the saved value of a variable, with rows in the order of the source, or None."""
+        """Read the saved value from which a variable starts.
+
+        Args:
+          name: the name of a variable of this run, which must be in the plan.
+
+        Returns:
+          An array in the saved shape, with rows in the order of the source; None if the variable
+          gets no saved value.
+        """
         entry = next(entry for entry in self.entries if entry.name == name)
         return self.source.read_value(entry.saved) if entry.is_warmed else None
 

@@ -107,7 +107,12 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the name of the split from which the layers are computed."""
+        """Return the name of the split from which the layers are computed.
+
+        Args:
+          train_split: the name of the training split of this run.
+          eval_split: the name of the evaluation split of this run.
+        """
 
     @abc.abstractmethod
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
@@ -186,7 +191,14 @@ class Refit(abc.ABC):
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return a copy of the model without calibration, with the variables of the source."""
+        """Return a copy of the model without calibration, with the variables of the source.
+
+        Args:
+          network: the model. Only the heads of `list_tasks` change.
+
+        Raises:
+          UserError: one of these heads has a calibration that this method does not compute.
+        """
         new_heads = []
         for head in network.heads:
             if head.name in self.list_tasks():
@@ -197,7 +209,14 @@ class Refit(abc.ABC):
         return dataclasses.replace(network, heads=new_heads)
 
     def check_computed(self, head: types.Head) -> None:
-        """Check that a head has no calibration that this method does not compute."""
+        """Check that a head has no calibration that this method does not compute.
+
+        Args:
+          head: the head; classes without settings of calibration are always valid.
+
+        Raises:
+          UserError: a setting of calibration differs from its empty value.
+        """
         for name, (empty, fix) in _CALIBRATED.items():
             where = f"{type(head).__name__}.{name} of task {head.name!r}"
             value, rule = getattr(head, name, empty), f"be {empty} with {type(self).__name__}"
@@ -295,7 +314,11 @@ class NearestMean(_Computed):
     distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return a classifier whose kernel has the means of the classes."""
+        """Return a classifier whose kernel has the means of the classes.
+
+        Raises:
+          UserError: the rows have no label of a class.
+        """
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
@@ -413,7 +436,11 @@ class LogitAdjusted(_Tau):
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier with an adjusted bias."""
+        """Return the classifier with an adjusted bias.
+
+        Raises:
+          UserError: the counts are unknown, or a class has no training row.
+        """
         has_counts = counts is not None and min(counts) > 0
         fix = "Set class_counts, or MultiClass.shots to count them."
         rule = "count a row of every class"

@@ -67,7 +67,12 @@ def _move_rows(
 
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
-    """Initialise the variables of a plan from the source, or from the values of `write_rows`."""
+    """Initialise the variables of a plan from the source, or from the values of `write_rows`.
+
+    Args:
+      transfer_plan: the plan for the variables of the default graph.
+      model_dir: the folder of this run, in which `write_rows` has written its values.
+    """
     # Copies on replicas, and the shards of a table, have the same name.
     variables = collections.defaultdict(list)
     for variable in tf1.global_variables():

@@ -34,7 +34,7 @@ _FILE = "warm_start.txt"
 
 
 def forget_warm_start(model_dir: str) -> None:
-    """Remove the record of an earlier warm start in a model_dir."""
+    """Remove `warm_start.txt`, the record of an earlier warm start, from a model_dir."""
     path = os.path.join(model_dir, _FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
@@ -100,7 +100,14 @@ class WarmStart:
         patterns.check_patterns("WarmStart.row_names", list(self.row_names))
 
     def check_source(self, model_dir: str) -> None:
-        """Check that the source is not the run itself."""
+        """Check that the source is not the run itself.
+
+        Args:
+          model_dir: the folder of this run.
+
+        Raises:
+          UserError: the source is `model_dir`, its folder "best", or a checkpoint in one of them.
+        """
         root, source = os.path.abspath(model_dir), os.path.abspath(self.source)
         # A checkpoint is a prefix of file names in a folder, not a folder.
         own_folders = (root, os.path.join(root, "best"))

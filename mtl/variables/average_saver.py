@@ -35,7 +35,12 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assignments)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restore all variables of the graph, from averages if the checkpoint has them."""
+        """Restore all variables of the graph, from averages if the checkpoint has them.
+
+        Args:
+          sess: a session of the graph in which this saver was created.
+          save_path: the path of the checkpoint, such as "model_dir/model.ckpt-100".
+        """
         reader = tf.train.load_checkpoint(save_path)
         names = [averaging.name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})

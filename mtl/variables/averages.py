@@ -28,7 +28,10 @@ def list_read_averages() -> dict[str, tf.Variable]:
 
 
 class Averaging(tf.compat.v1.train.Optimizer):
-    """Updates averages of variables; old values of table rows come in place of gradients."""
+    """Updates averages of variables.
+
+    In place of the gradient of a table, the optimizer gets the old values of the table's rows.
+    """
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=AVERAGE)

@@ -87,6 +87,13 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
 
     Code that calls this function must check that `Update.average` is set, which updates the
     average.
+
+    Args:
+      variable: a variable that a loss depends on, with a dense gradient. For other variables,
+        building the update raises a UserError.
+
+    Returns:
+      A tensor in the shape and type of the variable.
     """
     name = patterns.variable_name(variable)
     # The variable has the name of the optimizer's slot, which may not exist yet.
@@ -148,12 +155,20 @@ def rows_before(
 
 
 def is_state(name: str) -> bool:
-    """Return True if a name belongs to an average or to a decay."""
+    """Return True if a variable is an average, or has decays of averages.
+
+    Args:
+      name: the name of a variable, without ":0".
+    """
     return name.rpartition("/")[2] in (averages.AVERAGE, averages.DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Return True if a variable has the decays of a table's averages; 0 means up to date."""
+    """Return True if a variable has the decays of a table's averages; 0 means up to date.
+
+    Args:
+      name: the name of a variable, without ":0". The total decay, `average_decay`, also counts.
+    """
     return name.rpartition("/")[2] == averages.DECAY
 
 
@@ -166,6 +181,10 @@ def name_in(reader: Any, name: str) -> str:
     """Return the name of a variable's final value in a checkpoint: of its average, if there is one.
 
     At step 0, averages are not yet valid, so the result is the name of the variable.
+
+    Args:
+      reader: a reader of `tf.train.load_checkpoint`.
+      name: the name of the variable.
     """
     average, step = f"{name}/{averages.AVERAGE}", tf1.GraphKeys.GLOBAL_STEP
     has_begun = reader.has_tensor(step) and reader.get_tensor(step) > 0
@@ -176,13 +195,26 @@ def is_behind(reader: Any, name: str) -> bool:
     """Return True if `value_in` may differ from the value in a checkpoint.
 
     The values differ for averages of tables, which may not be up to date, and for pruned variables.
+
+    Args:
+      reader: a reader of `tf.train.load_checkpoint`.
+      name: the name of a variable, or of an average, in the checkpoint.
     """
     is_late = name.endswith(f"/{averages.AVERAGE}") and reader.has_tensor(_decay_of(name))
     return is_late or reader.has_tensor(_mask_of(name))
 
 
 def value_in(reader: Any, name: str) -> np.ndarray:
-    """Read a value from a checkpoint; update averages of tables, and set pruned weights to 0."""
+    """Read a value from a checkpoint; update averages of tables, and set pruned weights to 0.
+
+    Args:
+      reader: a reader of `tf.train.load_checkpoint`.
+      name: the name of a variable, of an average, or of the decays of a table.
+
+    Returns:
+      An array in the saved shape and type. All decays of a table equal the total decay, because the
+      averages are up to date.
+    """
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))
     value = _bring_up_to_date(reader, name)

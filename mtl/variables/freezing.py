@@ -80,14 +80,30 @@ class Freezing:
         return bool(self.frozen or self.until or self.entries)
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable is trained; infinite if it is always frozen."""
+        """Return the global step from which a variable is trained.
+
+        Args:
+          variable: a variable, or its name.
+
+        Returns:
+          0 if the variable is never frozen, and infinity if it is frozen for the whole run.
+        """
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return a `step_fn` in which variables are frozen; it adds the scalar `frozen_weights`."""
+        """Freeze variables in the steps that a function builds.
+
+        Args:
+          step_fn: a function that builds a step.
+
+        Returns:
+          A function that builds a step in which the chosen variables are frozen. If a variable is
+          frozen, the step has a further scalar, `frozen_weights`. The function raises a UserError
+          if a pattern of the settings matches no variable.
+        """
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _enter_freezing(self) as scope:
@@ -123,13 +139,29 @@ def holds_some() -> bool:
 
 
 def first_step(variable: tf.Variable) -> float:
-    """Return the step from which a variable is trained; infinite if it is always frozen."""
+    """Return the global step from which a variable is trained, in the step that is being built.
+
+    Args:
+      variable: a variable of the graph.
+
+    Returns:
+      0 if the variable is never frozen, or if no step is being built; infinity if the variable is
+      frozen for the whole run.
+    """
     scope = _FREEZING.get().scope
     return scope.first_step(variable) if scope else 0
 
 
 def find_mask(variable: tf.Variable) -> Mask | None:
-    """Return the mask of the entries of a variable that are trained; None for all entries."""
+    """Return the mask of the entries of a variable that are trained.
+
+    Args:
+      variable: a variable, or a shard of a table; a shard gets the mask of its own rows.
+
+    Returns:
+      A function from the weights and the name of the variable to a bool mask, which broadcasts to
+      the weights; None if all entries are trained.
+    """
     scope = _FREEZING.get().scope
     entries = scope.freezing.entries if scope else {}
     mask = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
@@ -138,7 +170,14 @@ def find_mask(variable: tf.Variable) -> Mask | None:
 
 
 def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Compute the mask of the entries of a variable that are trained; None for all entries."""
+    """Compute the mask of the entries of a variable that are trained.
+
+    Args:
+      variable: a variable, or a shard of a table.
+
+    Returns:
+      bool in the shape of the variable; None if all entries are trained.
+    """
     mask = find_mask(variable)
     if mask is None:
         return None
@@ -155,7 +194,16 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
-    """Return True if training updates a moving average; a bool scalar if the step decides."""
+    """Decide whether training updates a moving average of a batch norm.
+
+    Patterns of `Freezing` may match the average, so the name of the average is noted.
+
+    Args:
+      average: the variable with the moving average.
+
+    Returns:
+      True or False; a bool scalar of the graph if the answer depends on the global step.
+    """
     scope = _FREEZING.get().scope
     if scope is None or not (scope.part_names or scope.freezing.holds_some):
         return True
@@ -166,7 +214,15 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Return True if the global step is at least `step`; a Python bool if it is constant."""
+    """Compare the global step with the first step of a variable.
+
+    Args:
+      step: a result of `first_step`.
+
+    Returns:
+      True if the global step is at least `step`: a bool scalar of the graph, or Python's True or
+      False if the answer is the same in all steps.
+    """
     # Most models need only a Python bool, which adds no op and no branch to the graph.
     if step in (0, _NEVER):
         return step == 0

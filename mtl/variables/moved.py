@@ -36,7 +36,7 @@ def move(
       changes: N changes: dense, or IndexedSlices in which each row occurs once.
 
     Raises:
-      UserError: a pass has not read a variable by `get_variable`, so it has no change.
+      UserError: no pass has read a variable by `get_variable`, so its change is not applied.
     """
     names = map(patterns.variable_name, variables)
     changes_and_reads = _Moved(dict(zip(names, changes, strict=True)), set())

@@ -21,7 +21,16 @@ from mtl.tf_internals import shards
 
 
 def check_patterns(where: str, patterns: Collection[str]) -> None:
-    """Check that a setting is a list of regular expressions."""
+    """Check that a setting is a list of regular expressions.
+
+    Args:
+      where: the name of the setting, for errors.
+      patterns: the value of the setting; [] is valid.
+
+    Raises:
+      UserError: the value is a single text, a map or not a collection; or an entry is not a regular
+        expression.
+    """
     is_list = isinstance(patterns, Collection) and not isinstance(patterns, (str, Mapping))
     checks.require(is_list, where, "be a list of patterns", patterns)
     for pattern in patterns:
@@ -43,6 +52,12 @@ def variable_name(variable: Variable) -> str:
 
     The copies of a variable on all replicas have the same name. Shards of a table have the table's
     name.
+
+    Args:
+      variable: a variable, or a name, which is returned unchanged.
+
+    Returns:
+      The name with its scopes, without ":0".
     """
     if isinstance(variable, str):
         return variable
@@ -51,7 +66,12 @@ def variable_name(variable: Variable) -> str:
 
 
 def shard_name(variable: tf.Variable) -> str:
-    """Return the name of a single shard: the table's name and a number."""
+    """Return the name of a variable in the graph, without ":0".
+
+    Args:
+      variable: a variable, or a shard, whose name is `<table>/part_<n>`. All replicas give the same
+        name.
+    """
     return _COPY.sub("", variable.name)
 
 

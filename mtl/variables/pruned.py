@@ -25,22 +25,49 @@ _OWNER, _SCOPE = "_of_", "pruning/"
 
 
 def mask_name(name: str) -> str:
-    """Return the name of the variable with the mask of a variable."""
+    """Return the name of the variable with the mask of a variable.
+
+    Args:
+      name: the name of the pruned variable.
+
+    Returns:
+      `<name>/pruning_mask`.
+    """
     return f"{name}/{_MASK}"
 
 
 def saliency_name(name: str) -> str:
-    """Return the name of the variable with the saliencies of a variable's weights."""
+    """Return the name of the variable with the saliencies of a variable's weights.
+
+    Args:
+      name: the name of the pruned variable.
+
+    Returns:
+      `<name>/saliency`.
+    """
     return f"{name}/{_SALIENCY}"
 
 
 def owner_name(name: str, task: str) -> str:
-    """Return the name of the variable that marks which weights of `name` belong to a task."""
+    """Return the name of the variable that marks which weights of a variable belong to a task.
+
+    Args:
+      name: the name of the variable with the weights.
+      task: the name of the task.
+
+    Returns:
+      `<name>_of_<task>`.
+    """
     return f"{name}{_OWNER}{task}"
 
 
 def is_owner(name: str, weights: str) -> bool:
-    """Return True if the variable `name` marks which entries of `weights` belong to a task."""
+    """Return True if a variable marks which weights of another variable belong to a task.
+
+    Args:
+      name: the name of the variable that may have the marks, for any task.
+      weights: the name of the variable with the weights.
+    """
     return name.startswith(f"{weights}{_OWNER}")
 
 
@@ -50,7 +77,11 @@ def is_shared_out(name: str, names: Collection[str]) -> bool:
 
 
 def find_weights(name: str) -> str:
-    """Return the name of the variable that a mask belongs to; else return `name`."""
+    """Return the name of the variable that a mask belongs to.
+
+    Args:
+      name: the name of a mask. Any other name is returned unchanged.
+    """
     return name.removesuffix(f"/{_MASK}")
 
 
@@ -77,12 +108,24 @@ def hold_masks(
 
 
 def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
-    """Return the mask of a variable, 0 for pruned entries; None if all entries are trained."""
+    """Return the mask of a variable in the step that is being built.
+
+    Args:
+      variable: a variable, or its name.
+
+    Returns:
+      float32, 0 for pruned entries and 1 for others, in a shape that broadcasts to the variable.
+      None if all entries are trained, even in a pruned variable.
+    """
     return _MASKS.get().get(patterns.variable_name(variable))
 
 
 def is_cut(name: str) -> bool:
-    """Return True if a variable is pruned in the step that is being built."""
+    """Return True if a variable is pruned in the step that is being built.
+
+    Args:
+      name: the name of the variable. A pruned variable counts even if all its weights are trained.
+    """
     return name in _MASKS.get()
 
 
@@ -102,6 +145,14 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
     """Return the entries of a mask for some rows of a variable.
 
     A mask that prunes whole columns is the same for all rows.
+
+    Args:
+      mask: the mask of the variable, in a shape that broadcasts to the variable.
+      ids: the row numbers, [...].
+      rank: the rank of the variable.
+
+    Returns:
+      [..., D] for a mask with rows of D entries; the mask itself if it is the same for all rows.
     """
     has_rows = mask.shape.rank == rank and mask.shape[0] != 1
     return tf.gather(mask, ids) if has_rows else mask
@@ -121,10 +172,14 @@ def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int)
 
 
 def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
-    """Count (pruned weights, all weights, packed bytes) of a checkpoint's pruned variables.
+    """Count the weights of a checkpoint's pruned variables.
 
-    Packed bytes are the size of the float32 values after zlib, with 0 for pruned weights. The
-    result is None if the checkpoint has no pruned variables.
+    Args:
+      checkpoint: the path of the checkpoint.
+
+    Returns:
+      (pruned weights, all weights, packed bytes). Packed bytes are the size of the float32 values
+      after zlib, with 0 for pruned weights. None if the checkpoint has no pruned variables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(find_weights, reader.get_variable_to_shape_map())

@@ -27,7 +27,13 @@ _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
-    """Return True if the names fit the rows of a variable with some shape."""
+    """Return True if there are as many names as rows of a variable.
+
+    Args:
+      names: the names; a file of names must exist. If `and_unknown` is True, the variable may have
+        more rows than names.
+      shape: the shape of the variable; a scalar never fits.
+    """
     if not shape:
         return False
     size, count = shape[names.axis], len(read_names(names))
@@ -35,7 +41,14 @@ def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
 
 
 def read_names(names: types.RowNames) -> list[str]:
-    """Return the names as a list of strings; names in a file are read."""
+    """Return the names as a list of strings; names in a file are read.
+
+    Args:
+      names: names, or the path of a file. Only the names from `first` to `last` are returned.
+
+    Returns:
+      The names in order. A name in a file that is not valid UTF-8 has surrogate escapes.
+    """
     if not isinstance(names.names, str):
         return [str(name) for name in names.names][names.first : names.last]
     with tf.io.gfile.GFile(names.names, "rb") as file:
@@ -47,7 +60,15 @@ def split_lines(data: bytes) -> list[bytes]:
     r"""Split a file of names into lines, in the way of TensorFlow's lookup tables.
 
     Lines end at \n, with or without a \r before it. `str.splitlines` also splits at U+2028, \v and
-    other characters. It would split names with these characters, and shift all later names.
+    other characters: a name with such a character would become two names, and all later names
+    would move to other rows.
+
+    Args:
+      data: the content of the file.
+
+    Returns:
+      The lines without their ends; [] for an empty file. An empty line between two names counts as
+      a name.
     """
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return lines if lines[-1] else lines[:-1]
@@ -56,7 +77,16 @@ def split_lines(data: bytes) -> list[bytes]:
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
-    """Join two maps {scope: names}; sets of names for the same table are united."""
+    """Join two maps of names.
+
+    Args:
+      named: {scope: names}.
+      more: {scope: names}. If `named` also has a scope, these names replace its names. But if
+        `are_a_set` is True, they are added.
+
+    Returns:
+      {scope: names}. Joined sets are sorted.
+    """
     names_by_scope = dict(named)
     for scope, new_names in more.items():
         old_names = names_by_scope.get(scope, new_names)
@@ -70,7 +100,12 @@ def join(
 
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
-    """Write {scope: names} beside the checkpoints; for names in a file, write its path."""
+    """Write the names of rows beside the checkpoints.
+
+    Args:
+      named: {scope: names}. For names in a file, the path and the checksum of the file are written.
+      model_dir: the folder of the checkpoints.
+    """
     entries = {scope: _make_entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
@@ -129,12 +164,27 @@ def _find_names(
 
 
 def seal(model_dir: str) -> None:
-    """Add a checksum to FILE if it has none."""
+    """Add a checksum to FILE if it has none.
+
+    Args:
+      model_dir: the folder of the file; a missing file is not created.
+
+    Raises:
+      UserError: the file does not hold a JSON object.
+    """
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:
-    """Return the names for a variable, from the innermost scope that contains it; else None."""
+    """Return the names for a variable, from the innermost scope that contains it.
+
+    Args:
+      named: {scope: names}; a scope ends with "/".
+      variable: the name of the variable.
+
+    Returns:
+      The names; None if the variable is in none of the scopes.
+    """
     scopes = [scope for scope in named if f"{variable}/".startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
@@ -163,7 +213,16 @@ def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: 
 
 
 def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
-    """Check that each value is a list of names, or the path of an existing file."""
+    """Check that each value is a list of names, or the path of an existing file.
+
+    Args:
+      where: the name of the setting, for errors.
+      named: {pattern: names, or the path of a file}. A remote file is not looked up.
+
+    Raises:
+      UserError: the setting is not a map from texts, a value is neither a list nor a tuple of
+        texts, a name occurs twice, or a local file does not exist.
+    """
     checks.mapping(where, named, "map patterns to names")
     for pattern, names in named.items():
         if isinstance(names, str):

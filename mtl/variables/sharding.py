@@ -39,7 +39,15 @@ class Sharding:
     min_bytes: int
 
     def count_shards(self, shape: Sequence[int], dtype: tf.DType) -> int:
-        """Return the number of shards for a table, by its shape and type."""
+        """Return the number of shards for a table.
+
+        Args:
+          shape: [rows, D].
+          dtype: the type of the table.
+
+        Returns:
+          1 or more, but at most the number of servers or rows; 1 for a table below `min_bytes`.
+        """
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
@@ -84,7 +92,11 @@ def is_half(variable: tf.Variable) -> bool:
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
-    """Set the type of tables that are created in the context."""
+    """Set the type of tables that are created in the context.
+
+    Args:
+      dtype: the type, such as `tf.bfloat16`; variables that are not tables keep their type.
+    """
     return _change_tables(dtype=dtype)
 
 
@@ -94,7 +106,11 @@ def is_table() -> bool:
 
 
 def table_name(name: str) -> str:
-    """Return the name of a new variable; for a shard, the name of its table."""
+    """Return the name of a new variable; for a shard, the name of its table.
+
+    Args:
+      name: the name of a variable that is being created, such as "embedding/part_3".
+    """
     return re.sub(r"/part_\d+$", "", name) if _TABLES.get().is_cut else name
 
 

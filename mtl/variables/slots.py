@@ -13,13 +13,27 @@ from mtl.variables import patterns
 
 
 def list_slots(variable: tf.Variable) -> list[tf.Variable]:
-    """Return the optimizer state and the average of a variable, or of a shard."""
+    """Return the optimizer state and the average of a variable, or of a shard.
+
+    Args:
+      variable: a variable of the graph.
+
+    Returns:
+      All variables of the graph with names in the scope `<variable>/`, such as its pruning mask.
+    """
     name = f"{patterns.shard_name(variable)}/"
     return [v for v in tf1.global_variables() if patterns.shard_name(v).startswith(name)]
 
 
 def find_first_value(variable: tf.Variable) -> float:
-    """Return the initial value of a slot's entries, such as 0.1 in Adagrad; 0 if unknown."""
+    """Return the initial value of a slot's entries, such as 0.1 in Adagrad.
+
+    Args:
+      variable: a slot, `<variable>/<slot>`.
+
+    Returns:
+      The value if it is constant and equal in all entries; else 0, and 0 for trainable variables.
+    """
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0
     # Copies on replicas have equal initial values.

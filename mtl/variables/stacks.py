@@ -44,7 +44,12 @@ class _Tasks(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """The names of a stack's members, and the axis along which the members are stacked."""
+    """The names of a stack's members, and the axis along which the members are stacked.
+
+    Attributes:
+      names: the names of the members, in order. In the graph, the stack has the first of them.
+      axis: the axis of the stack, at least 0; members do not have this axis.
+    """
 
     names: tuple[str, ...]
     axis: int
@@ -61,10 +66,13 @@ def are_stacked(count: int) -> bool:
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Let networks within the context build separate ops for each task, if `when` is True.
+    """Let networks within the context build separate ops for each task.
 
     In a batched product over all tasks, the gradient of one task's loss by another task's variables
     is 0 and not None. Surgery would then treat the variables as shared variables.
+
+    Args:
+      when: False lets networks build batched products.
     """
     return _TASKS.set(_TASKS.get()._replace(are_separate=when))
 
@@ -121,7 +129,15 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
 
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
-    """Return {name: shape} of the members of a stack; for another variable, of itself."""
+    """List the members of a stack.
+
+    Args:
+      variable: a stack, the optimizer state of a stack, or another variable.
+
+    Returns:
+      {name: shape} of the members; {name: shape} of the variable itself if it is not a stack.
+      Shards have the name and the shape of their table.
+    """
     shape, stack = shards.whole_shape(variable), find_stack(variable)
     stack_axis = None if stack is None else stack.axis
     member_shape = [size for axis, size in enumerate(shape) if axis != stack_axis]
@@ -135,7 +151,11 @@ def name_members(variable: tf.Variable) -> tuple[str, ...]:
 
 
 def expand_names(names: Sequence[str]) -> list[str]:
-    """Replace the names of stacks in a list by the names of their members."""
+    """Replace the names of stacks in a list by the names of their members.
+
+    Args:
+      names: names of variables of this graph; names of other variables stay in their places.
+    """
     pairs = [(name, find_stack(name)) for name in names]
     return [member for name, stack in pairs for member in (stack.names if stack else [name])]
 
@@ -152,7 +172,14 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 
 def draw_seeds(count: int) -> list[Seed]:
-    """Draw the seeds that `count` random ops would get if they were created one by one."""
+    """Draw the seeds that some random ops would get if they were created one by one.
+
+    Args:
+      count: the number of random ops.
+
+    Returns:
+      `count` pairs of seeds. If the graph has no seed, the seeds are None.
+    """
     with tf.init_scope():  # Enter the graph of the initialisers.
         return [tf1.get_seed(None) for _ in range(count)]
 
@@ -163,6 +190,13 @@ def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
     Every kernel has exactly the initial values of a separate layer. To get them, the code calls
     Philox as TensorFlow's random ops do: the first seed is the key, and the second seed the
     counter.
+
+    Args:
+      seeds: T seeds of `draw_seeds`. If a seed is None, all kernels get values without a seed.
+      axis: the axis of the stack along which the T kernels are stacked.
+
+    Returns:
+      A function from the shape and the type of the stack to the initial values.
     """
 
     def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:

@@ -98,7 +98,10 @@ class ExcessMTL(method.Method):
         return {"log_weights": logarithms, "first_risks": zeros, "first_steps": zeros}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], above 0, and the state. With absent tasks, the sum is 1."""
+        """Return the weights [T], above 0, and the state.
+
+        The weights of all tasks, present or absent, sum to 1.
+        """
         risks = tf.linalg.diag_part(tasks.gramian)
         old, first, steps = (
             tasks.state[name] for name in ("log_weights", "first_risks", "first_steps")

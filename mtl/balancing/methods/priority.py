@@ -56,7 +56,11 @@ class PCD(method.Method):
         return {"squared_norms": np.zeros(num_tasks), "norm_steps": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the new averages."""
+        """Return the weights [T], at least 0, and the new averages.
+
+        Raises:
+          UserError: the model has no task with the name `primary`.
+        """
         primary = tasks.named("PCD.primary", self.primary)
         steps = tasks.state["norm_steps"] + 1
         squares = tasks.state["squared_norms"] * self.decay + (1 - self.decay) * tasks.norms**2

@@ -37,7 +37,7 @@ class Krum(method.Method):
     selected: checks.Count = 1
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], 1 / selected or 0."""
+        """Return the weights [T], 0 or 1 / min(selected, T)."""
         size = tf.size(tasks.norms)
         squares = tf.linalg.diag_part(tasks.gramian)
         # |g_s - g_t|^2 = |g_s|^2 + |g_t|^2 - 2 g_s'g_t, [T, T].

@@ -59,7 +59,10 @@ class MoCo(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the state; the sum, with absent tasks, is 1."""
+        """Return the weights [T], at least 0, and the state.
+
+        The weights of all tasks, present or absent, sum to 1.
+        """
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         new_weights = old - self.step_size * slope

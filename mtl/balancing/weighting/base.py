@@ -28,7 +28,14 @@ class Weighting(types.Weighting):
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses to a vector without gradients, {task: scalar} -> [T] float64."""
+    """Stack the losses to a vector without gradients.
+
+    Args:
+      losses: {task: scalar}.
+
+    Returns:
+      float64 [T], in the order of the tasks.
+    """
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
@@ -38,6 +45,9 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
     Args:
       where: the class name of the weighting, for the error.
       losses: {task: scalar}.
+
+    Returns:
+      float64 [T].
 
     Raises:
       InvalidArgumentError: when the graph runs, if a loss is below 0, which has no logarithm.
@@ -62,7 +72,15 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
 
 
 def are_present(values: tf.Tensor) -> tf.Tensor:
-    """Return True for losses that are finite and not 0; the loss of a task without labels is 0."""
+    """Find the losses of tasks that are in the batch; the loss of a task without labels is 0.
+
+    Args:
+      values: losses in any shape, such as [T].
+
+    Returns:
+      bool in the same shape: True for losses that are finite, with an absolute value of at least
+      1e-30.
+    """
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
@@ -84,7 +102,14 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
 
 
 def take_logarithms(losses: types.Tensors) -> types.Tensors:
-    """Take logarithms, {task: loss} -> {task: log(loss)}; constant 0 for absent tasks."""
+    """Take logarithms of the losses.
+
+    Args:
+      losses: {task: scalar}, at least 0; see `require_nonnegative`.
+
+    Returns:
+      {task: log(loss)}, scalars; constant 0 for absent tasks.
+    """
     return {
         task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
     }

@@ -25,7 +25,7 @@ from mtl.step import step_state
 class SmoothTchebycheff(base.Weighting):
     """A smooth maximum of the losses: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    The formula is the formula of the paper. The weights are the derivatives of g, `w_t = p_t
+    The formula comes from the paper. The weights are the derivatives of g, `w_t = p_t
     softmax_t(p (L - z) / mu)`. So the sum of the weighted losses w_t L_t has the gradient of g, but
     not its value. Only tasks in the batch count. The losses should have the same scale, because the
     maximum compares their values.

@@ -66,7 +66,12 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config) -> bool:
-    """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator."""
+    """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator.
+
+    Args:
+      config: the RunConfig of the Estimator. A warning explains an unknown mode, or a mode without
+        a cluster, for which the function returns False.
+    """
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:
         return False

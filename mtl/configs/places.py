@@ -44,7 +44,13 @@ class Place:
 
 
 class Found(NamedTuple):
-    """A setting of a run that can do more than read, with its value and its effects."""
+    """A setting of a run that can do more than read, with its value and its effects.
+
+    Attributes:
+      setting: the name of the setting, such as "Distillation.teacher".
+      value: the value of the setting in the run.
+      effects: one or more of `RUNS`, `WRITES` and `CONNECTS`.
+    """
 
     setting: str
     value: Any

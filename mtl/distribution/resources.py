@@ -52,7 +52,12 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """Return a RunConfig with additional settings for its session."""
+    """Return a RunConfig with additional settings for its session.
+
+    Args:
+      config: the RunConfig of an Estimator.
+      session_config: additional settings, which override settings of `config`.
+    """
     # If RunConfig has no session settings, Estimator uses defaults, which the additional settings
     # would replace. The merged settings therefore start with the same defaults.
     merged = tf1.ConfigProto(allow_soft_placement=True)

@@ -45,7 +45,11 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
-    """Let new layers of Keras 2 compute in `dtype`, with float32 weights, in the context."""
+    """Let new layers of Keras 2 compute in `dtype`, with float32 weights, in the context.
+
+    Args:
+      dtype: tf.float16 or tf.bfloat16; tf.float32 changes nothing. With Keras 3, nothing changes.
+    """
     if dtype == tf.float32 or not keras_lib.in_use().startswith("2."):
         yield
         return

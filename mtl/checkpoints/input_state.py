@@ -169,7 +169,7 @@ class InputState:
 
         Args:
           iterator: the iterator of batches.
-          trusted: True also saves a shuffle inside a function such as that of `flat_map`.
+          trusted: True also saves a shuffle inside a function, such as the argument of `flat_map`.
             By default, TensorFlow refuses to save a shuffle inside a function, although saving
             works.
         """

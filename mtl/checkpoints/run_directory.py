@@ -341,7 +341,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     without locks, the training may remove the checkpoint; an error then reports the removal.
 
     Raises:
-      UserError: the checkpoint does not exist, or was removed meanwhile.
+      UserError: the checkpoint does not exist, or was removed during the `with` block.
     """
     path, descriptor = _hold_index(model_dir, which)
     try:

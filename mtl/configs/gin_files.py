@@ -372,7 +372,7 @@ def _find_file(file: str) -> pathlib.Path | None:
 
 
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
-    """Return True if an include or a link could refer to a private file, as /proc/self/environ.
+    """Return True if an include or a link could refer to a private file such as /proc/self/environ.
 
     Errors must not quote lines of private files. A file that the user names in a flag is not
     private, unless it is a link to a file without the ending .gin.

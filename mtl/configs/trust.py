@@ -98,8 +98,8 @@ class Trusted:
           part: a built part, such as an experiment; the parts inside it are checked, too.
 
         Raises:
-          UserError: a setting has such a value, and neither `packages` nor `settings` allows the
-            value.
+          UserError: a setting may run code, write or connect, and is not in `settings`; or it names
+            a module that is not in `packages`.
         """
         if self._packages is None:
             return

@@ -29,7 +29,7 @@ class Interruption:
     """Records a request to stop this process.
 
     Attributes:
-      signal: the number of the signal that requests it; None if there was no request.
+      signal: the number of the signal that requested the stop; None if there was no request.
     """
 
     def __init__(self):

@@ -73,7 +73,8 @@ def split_cpu(count: int) -> None:
     """Split the processor into `count` devices.
 
     Args:
-      count: the number of logical devices; a processor with as many or more stays as it is.
+      count: the number of logical devices. If an earlier call has split the processor into at least
+        `count` devices, nothing changes.
 
     Raises:
       UserError: TensorFlow already uses the processor as a single device.
@@ -89,7 +90,7 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explain an error of TensorFlow: a setting comes after the devices were initialized."""
+    """Explain TensorFlow's error about a setting that comes after the first use of the devices."""
     try:
         yield
     except RuntimeError as error:

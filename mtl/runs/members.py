@@ -93,7 +93,7 @@ def train_estimator(
 
 @contextlib.contextmanager
 def lock_evaluator(model_dir: str) -> Iterator[None]:
-    """Hold the lock of a run's evaluator; check the folder, as the chief may start later.
+    """Hold the lock of a run's evaluator; check the folder, because the chief may start later.
 
     Raises:
       UserError: another process evaluates the run, or the folder cannot be written.

@@ -254,7 +254,7 @@ def build_training(
 def _check_best(
     best: checkpoints.Best, model: model_lib.MultiTaskModel, metrics: Sequence[str]
 ) -> None:
-    """Refuse a `Best.metric` that does not exist, or of which the better direction is unknown."""
+    """Refuse a `Best.metric` that does not exist, or whose better direction is unknown."""
     checks.one_of("Best.metric", best.metric, metrics)
     best.with_direction(model.find_direction(best.metric)).require_direction()
 

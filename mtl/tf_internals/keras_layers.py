@@ -17,7 +17,7 @@ with deferred.imports():
 def collect_updates(model: Any, inputs: Any) -> None:
     """Add the updates and penalties of a Keras model to the collections of the graph.
 
-    Updates, such as those of batch norm, are added to UPDATE_OPS. Regularisers of weights and
+    Updates, for example of batch norm, are added to UPDATE_OPS. Regularisers of weights and
     activities, and losses of `add_loss`, are added to REGULARIZATION_LOSSES. If you call a model
     twice, pass its inputs through `tf.identity`, because calls are distinguished by their input
     tensors.

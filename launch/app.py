@@ -66,16 +66,26 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parse the flags of a command, and run its `main`."""
+    """Parse the flags of a command, and run its `main`.
+
+    Args:
+      main: called after the flags are parsed.
+
+    Raises:
+      SystemExit: the command has ended; the exit code is 2 after a mistake of the user.
+    """
     _be_quiet()
     # Call `endings.run` inside of `app.run`, because absl would show errors as tracebacks.
     app.run(lambda _: endings.run(lambda: _run_logged(main)), flags_parser=_parse_flags)
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
-    """Run a command whose positional arguments are folders of runs, the argument of `main`.
+    """Run a command whose positional arguments are folders of runs.
 
     The command has all shared flags except --gin_file, --gin_param and --model_dir.
+
+    Args:
+      main: called with the folders, after the flags are parsed.
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may come after folders.
@@ -86,9 +96,12 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
 
 
 def run_on_files(main: Callable[[list[str]], None]) -> None:
-    """Run a command whose positional arguments are files, the argument of `main`.
+    """Run a command whose positional arguments are files.
 
     The command has all shared flags.
+
+    Args:
+      main: called with the files, after the flags are parsed.
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may come after files.

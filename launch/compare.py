@@ -47,7 +47,14 @@ def _check_endings() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Compare the runs that the arguments name, and print tables."""
+    """Compare the runs that the arguments and flags name, and print tables.
+
+    Args:
+      arguments: the folders of the runs.
+
+    Raises:
+      UserError: a folder is not a run, or a flag is wrong.
+    """
     _check_endings()
     folders = _find_folders([*arguments, *MODEL_DIRS.value])
     if RUNS.value:

@@ -36,7 +36,14 @@ complete -o default -F _mtl mtl"""
 
 
 def list_flags(verb: str) -> list[str]:
-    """Return the flags of a verb; read its source code, because an import would take seconds."""
+    """Return the flags of a verb; read its source code, because an import would take seconds.
+
+    Args:
+      verb: the name of a module in `launch`, such as "train".
+
+    Returns:
+      The flags with "--", such as "--gin_file"; "--help" is the first.
+    """
     names = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
     return ["--help", *names]
 

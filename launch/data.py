@@ -79,7 +79,11 @@ _OF_RUNS = (INPUT, SPLITS)
 
 
 def main(arguments: list[str]) -> None:
-    """Describe or compare the data that the arguments name."""
+    """Describe or compare the data that the arguments or the flags name.
+
+    Args:
+      arguments: files or globs; [] for the splits of a run.
+    """
     _check_flags(arguments)
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files

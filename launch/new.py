@@ -169,7 +169,7 @@ def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
 
 
 def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
-    """Read --number_form as {column: the number 1.5 or 1234.5 in the form of the column}."""
+    """Read --number_form as {column: the number 1.5 or 1234.5 as the column writes it}."""
     forms = {}
     for setting in settings:
         # Split at the last "=", because the name of a column may contain "=", but a number does

@@ -72,7 +72,14 @@ _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
 
 
 class Setting(NamedTuple):
-    """A setting of a part, with its type, its default in gin's notation, and its meaning."""
+    """A setting of a part.
+
+    Attributes:
+      name: the name of the setting.
+      kind: the type and the allowed values, such as "int, at least 1"; "" without an annotation.
+      default: the default in gin's notation; "required" if there is none.
+      meaning: the text in the docstring of the class; "" if the docstring does not describe it.
+    """
 
     name: str
     kind: str
@@ -130,7 +137,11 @@ def _is_part(kind: type) -> bool:
 
 
 def list_settings(kind: Any) -> list[Setting]:
-    """Return the settings of a part, or the parameters of a function, in their order."""
+    """Return the settings of a part, or the parameters of a function, in their order.
+
+    Args:
+      kind: the class of the part, or the function.
+    """
     meanings: dict[str, str] = {}
     # Read base classes first, because a class may describe an inherited setting again.
     for base in reversed(getattr(kind, "__mro__", [kind])):
@@ -161,7 +172,11 @@ def _read_attributes(docstring: str) -> dict[str, str]:
 
 
 def describe_part(kind: Any) -> str:
-    """Describe a part: its name, its docstring without settings, and a line for each setting."""
+    """Describe a part: its name, its docstring without settings, and a line for each setting.
+
+    Args:
+      kind: the class of the part, or a function.
+    """
     docstring = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0].strip()
     lines = [run_settings.gin_name(kind), "", docstring, ""]
     for setting in list_settings(kind):
@@ -240,7 +255,17 @@ def _escape_markdown(text: str) -> str:
 
 
 def list_parts(package: str) -> str:
-    """Return a line for each part of a package, with name, meaning and paper."""
+    """Return a line for each part of a package, with name, meaning and paper.
+
+    Args:
+      package: the full name of a package or module, such as "mtl".
+
+    Returns:
+      The lines as one text, sorted by name; "" if the package has no parts.
+
+    Raises:
+      UserError: the package cannot be imported.
+    """
     lines = []
     for kind in sorted(find_parts(package), key=run_settings.gin_name):
         docstring = kind.__doc__ or ""

@@ -146,7 +146,14 @@ def places(
 
 
 def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
-    """Train stages one after another; yield each stage with its metrics and trained steps."""
+    """Train stages one after another.
+
+    Args:
+      stages: the stages, each of which may build on earlier ones.
+
+    Yields:
+      Each stage after its training, {metric: value}, and the number of trained steps.
+    """
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
         metrics, steps = stage.train()

@@ -79,7 +79,8 @@ def fit(  # noqa: PLR0913  Callers name them.
       data: a DataFrame of pandas or polars, an Arrow table, a dict of columns, a list of dicts, or
         the path of a table: CSV, Parquet, ORC or Feather.
       tasks: the columns to predict.
-      model_dir: a new folder for the run; the next new one of runs/fit, runs/fit-2, ... by default.
+      model_dir: a new folder for the run; by default, the first of runs/fit, runs/fit-2, ... that
+        does not exist.
       test: rows to test on, in the same form as `data`; by default a share of `data`.
       holdout: the share of rows to test on, 0.1 by default; with `time`, the latest rows.
       validation: the share of rows that choose the best checkpoint, instead of the test rows.

@@ -297,7 +297,7 @@ class Model:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Hide the logs of libraries meanwhile; warn once if the run has a newer checkpoint."""
+        """Hide the logs of libraries in a `with` block, and warn once of a newer checkpoint."""
         with _quiet():
             if not self._has_warned and self._is_behind():
                 self._has_warned = True

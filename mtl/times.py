@@ -109,7 +109,15 @@ def read_form(where: str, form: str) -> Form:
 
 
 def check_form(where: str, form: str) -> None:
-    """Fail unless a form is a unit of `SINCE_1970`, or a form that `read_form` takes."""
+    """Fail unless a form is a unit of `SINCE_1970`, or a form that `read_form` takes.
+
+    Args:
+      where: the setting, for errors.
+      form: the value of the setting, such as "milliseconds" or "%d.%m.%Y".
+
+    Raises:
+      UserError: the form is neither, or `read_form` refuses it.
+    """
     checks.is_a(where, form, str, "be a form such as '%d.%m.%Y'")
     if form in SINCE_1970:
         return
@@ -120,7 +128,14 @@ def check_form(where: str, form: str) -> None:
 
 
 def read_time(text: str) -> float:
-    """Return the digits of a time as a number, 20240531090500; NaN if the text is not a time."""
+    """Return the digits of a time as a number, such as 20240531090500.
+
+    Args:
+      text: a time in the form `ISO`. Impossible days, such as February 30, also give a number.
+
+    Returns:
+      The digits of year, month, day, hour, minute and second; NaN if the text is not a time.
+    """
     parts = _find_parts(text, ISO)
     if parts is None:
         return math.nan
@@ -131,7 +146,16 @@ def read_time(text: str) -> float:
 
 
 def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
-    """Return the numbers of a time, from year to second; None if the text is not a time."""
+    """Return the numbers of a time.
+
+    Args:
+      text: a time, or any other text.
+      form: the form of the time.
+
+    Returns:
+      (year, month, day, hour, minute, second); None if the text is not a time in this form, or if
+      its day or hour does not exist.
+    """
     parts = _find_parts(text, form)
     if parts is None:
         return None

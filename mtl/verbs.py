@@ -326,7 +326,16 @@ def debug(
 def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
-    """Open a checkpoint as a function that predicts every task for serialized tf.Examples."""
+    """Open a checkpoint as a function that predicts every task for serialized tf.Examples.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      checkpoint: "latest", "best" or a path.
+
+    Raises:
+      UserError: the checkpoint does not exist, or does not fit the model.
+    """
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
@@ -340,7 +349,13 @@ def open_scorer(
 def count_unknown(
     experiment: experiment_lib.Experiment, model_dir: str, model: Any
 ) -> Iterator[unknown_values.Counted]:
-    """Yield a model that warns of fields with many unknown values, after its predictions."""
+    """Yield a model that warns of fields with many unknown values, after its predictions.
+
+    Args:
+      experiment: the settings of the run, which has the same columns as the model.
+      model_dir: the folder of the run; without its vocabularies, nothing is counted.
+      model: predicts for serialized tf.Examples.
+    """
     with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
         yield counted
 

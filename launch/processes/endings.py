@@ -18,7 +18,15 @@ from mtl.files import storage
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call `main`, and end the process if `main` fails."""
+    """Call `main`, and end the process if `main` fails.
+
+    Args:
+      main: the work of a command.
+
+    Raises:
+      SystemExit: with code 2 after a `UserError` or a failed import, and 130 after Ctrl-C. Other
+        errors pass through.
+    """
     with imports.finished():
         try:
             with streams.guarded(), storage.explain_storage_errors():
@@ -37,7 +45,14 @@ def run(main: Callable[[], None]) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """End the process with an error line and exit code 2."""
+    """End the process with an error line and exit code 2.
+
+    Args:
+      message: the line, without the word "Error".
+
+    Raises:
+      SystemExit: always.
+    """
     # `tqdm.write` first clears a progress bar.
     tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
     sys.exit(2)

@@ -46,7 +46,14 @@ def open_to(packages: Sequence[str] | None) -> None:
 
 
 def make_command(verb: str) -> list[str]:
-    """Return the command to run a verb in a new process that finds the same modules as this one."""
+    """Return the command to run a verb in a new process that finds the same modules as this one.
+
+    Args:
+      verb: the name of a module in `launch`, such as "train".
+
+    Returns:
+      The program and its first arguments; flags of the verb may follow.
+    """
     if _folder is None:
         return [sys.executable, "-m", f"launch.{verb}"]
     return [sys.executable, "-c", _START, verb]

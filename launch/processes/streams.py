@@ -19,7 +19,7 @@ _NOBODY_READS = 141
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Handle errors of the standard streams in a `with` block, apart from errors of other files.
+    """Handle errors of the standard streams in a `with` block, but not errors of other files.
 
     Raises:
       UserError: standard output cannot be written, for example on a full disk.

@@ -65,7 +65,12 @@ class Best:
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Return True if `value` is better than `best`; NaN is never better."""
+        """Return True if `value` is better than `best`.
+
+        Args:
+          value: the value of a new evaluation; NaN is never better.
+          best: the best value so far. Every value except NaN is better than None and NaN.
+        """
         if best is None or math.isnan(best):
             return not math.isnan(value)
         return value > best if self.higher_is_better else value < best
@@ -101,11 +106,14 @@ class BestKeeper:
         return record if self._goal.items() <= record.items() else {}
 
     def rewind(self, step: int) -> None:
-        """Forget evaluations of steps after `step`, because the run trains these steps again.
+        """Forget evaluations of later steps, because the run trains these steps again.
 
         If the best checkpoint belongs to a later step, the next evaluated checkpoint becomes the
         best. Records of old versions lack the steps of the evaluations, so the count of
         `Best.patience` starts anew.
+
+        Args:
+          step: the last step whose evaluations are kept.
         """
         record = self.read()
         if record.get("last_step", 0) <= step:
@@ -163,6 +171,9 @@ class BestKeeper:
         """Return True if an evaluation is of a new step, and better than all earlier evaluations.
 
         An evaluation with NaN in predictions is never the best, even if the metric ignores NaN.
+
+        Args:
+          metrics: {name: value} of the evaluation, with "global_step" and `Best.metric`.
         """
         step = int(metrics["global_step"])
         is_new = step > self.last_step and step >= self._from_step
@@ -181,7 +192,15 @@ class BestKeeper:
         metrics: Mapping[str, Any],
         measured_on: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
-        """Record an evaluation, and copy its checkpoint to `<model_dir>/best` if it is the best."""
+        """Record an evaluation, and copy its checkpoint to `<model_dir>/best` if it is the best.
+
+        Args:
+          checkpoint: the path of the evaluated checkpoint, without the endings of its files.
+          metrics: {name: value} of the evaluation, with "global_step" and `Best.metric`. An
+            evaluation of a step that is not later than `last_step` is ignored.
+          measured_on: a description of the rows and settings of the evaluation; an empty one keeps
+            the recorded description.
+        """
         record, step = self.read(), int(metrics["global_step"])
         # After a restart, the last checkpoint may be evaluated again.
         if step <= self.last_step:

@@ -56,7 +56,12 @@ class Setting(NamedTuple):
 
 
 def flatten(part: Any, path: str = "") -> Iterator[Setting]:
-    """Yield every setting of a part, and of the parts inside it."""
+    """Yield every setting of a part, and of the parts inside it.
+
+    Args:
+      part: an instance of a dataclass, such as an experiment.
+      path: the place of the part, such as "model.network"; "" for a whole experiment.
+    """
     for field in dataclasses.fields(part):
         if not field.init:
             continue
@@ -121,7 +126,7 @@ def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Shorten a text to at most `most` characters, by replacing its middle by "..."."""
+    """Shorten a text to at most `most` characters; " ... " replaces the middle."""
     if len(text) <= most:
         return text
     end = most // 6
@@ -129,7 +134,16 @@ def cut(text: str, most: int = _LONGEST) -> str:
 
 
 def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
-    """Shorten {run: value} to at most `most` characters each, still different for each value."""
+    """Shorten the values of a setting, so that different values still have different texts.
+
+    Args:
+      values: {run: value}.
+      most: the largest number of characters of a text.
+
+    Returns:
+      {run: text}. If the texts of different values would be equal, each text ends with a checksum
+      of its value, such as " #0a1b2c3d".
+    """
     cuts = {text: cut(text, most) for text in values.values()}
     texts = list(cuts.values())
     return {
@@ -144,7 +158,14 @@ def _mark_text(text: str, max_length: int) -> str:
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
-    """Group the names of runs that differ only in `Run.seed`."""
+    """Group the names of runs that differ only in `Run.seed`.
+
+    Args:
+      experiments: {run: its experiment}.
+
+    Returns:
+      A list of names for each group; groups and names have the order of `experiments`.
+    """
     groups: dict[tuple, list[str]] = {}
     for run, part in experiments.items():
         key = tuple((s.path, s.meaning) for s in flatten(part) if s.path != SEED)

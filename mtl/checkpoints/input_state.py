@@ -82,7 +82,14 @@ def _is_data(file: str) -> bool:
 
 
 def copy_states(model_dir: str, output_dir: str, step: int) -> None:
-    """Copy the input states of a step to another run, which continues from this step."""
+    """Copy the input states of a step to another run, which continues from this step.
+
+    Args:
+      model_dir: the folder of the first run; if the run saved no states of this step, nothing is
+        copied.
+      output_dir: the folder of the other run, whose files of the same names are replaced.
+      step: the global step.
+    """
     target = os.path.join(output_dir, _FOLDER)
     for path in storage.listed(os.path.join(model_dir, _FOLDER)):
         name = os.path.basename(path)
@@ -140,12 +147,20 @@ class InputState:
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Return True if every process has saved its input state at this step."""
+        """Return True if every process has saved its input state at this step.
+
+        Args:
+          step: the global step.
+          digest: the digest of the settings; None for the present settings.
+        """
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Wait until every process has saved its input state."""
+        """Wait until every process has saved its input state of a step, without a time limit.
+
+        The function returns at once if the input of this process cannot save its state.
+        """
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 
@@ -154,7 +169,7 @@ class InputState:
 
         Args:
           iterator: the iterator of batches.
-          trusted: True also saves a shuffle inside a function such as that of `flat_map`.
+          trusted: True also saves a shuffle inside a function, such as the argument of `flat_map`.
             By default, TensorFlow refuses to save a shuffle inside a function, although saving
             works.
         """
@@ -219,7 +234,10 @@ class InputState:
         return True
 
     def keep(self, steps: Iterable[int]) -> None:
-        """Remove the input states of all steps except `steps`."""
+        """Remove this process's input states of all steps except `steps`.
+
+        States that were saved with other settings remain.
+        """
         kept_steps = list(steps)
         for digest in {self._digest, self._earlier}:
             names = {os.path.basename(self.path(step, digest=digest)) for step in kept_steps}

@@ -23,6 +23,9 @@ def list_unfinished(directory: str) -> list[str]:
     """Return all checkpoints in a folder that have an index file, in any order.
 
     Checkpoints that are not listed in the file `checkpoint` are included.
+
+    Returns:
+      Paths without the endings of the files, such as "runs/digits/model.ckpt-20".
     """
     files = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in files if name.endswith(".index")]
@@ -30,7 +33,12 @@ def list_unfinished(directory: str) -> list[str]:
 
 
 def half_written(model_dir: str) -> list[str]:
-    """Return the files and folders that processes were writing when they were killed."""
+    """Return the files and folders that processes were writing when they were killed.
+
+    Returns:
+      The paths of temporary files in the folders of a run, and of unfinished exports. Paths that a
+      living process has locked are left out.
+    """
     paths = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
     half_files = [p for p in paths if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
     half_files = [path for path in half_files if in_work.is_abandoned(path) is not False]

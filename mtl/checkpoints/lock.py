@@ -80,7 +80,14 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
 
 
 def require_free(model_dir: str) -> None:
-    """Fail if a training holds the lock; write nothing."""
+    """Fail if a training holds the lock; write nothing.
+
+    Args:
+      model_dir: the folder of the run; a remote folder always passes.
+
+    Raises:
+      UserError: a training holds the lock, or this process may not open the lock file.
+    """
     path = os.path.join(model_dir, FILE)
     if storage.is_local(path):
         with contextlib.suppress(FileNotFoundError):

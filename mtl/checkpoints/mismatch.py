@@ -23,6 +23,13 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
     In training, the graph must have every variable of the checkpoint; other modes ignore variables
     of the optimizer. Checkpoints of old versions lack the decays of moving averages; their averages
     count as up to date.
+
+    Args:
+      model_fn: a function (features, labels, mode) that returns an EstimatorSpec.
+      checkpoint: the path of the checkpoint to restore; None returns `model_fn` unchanged.
+
+    Returns:
+      A function with the same arguments, which raises a UserError if the checkpoint does not fit.
     """
     if checkpoint is None:
         return model_fn

@@ -65,7 +65,13 @@ def tell_unlisted(directory: str) -> str:
 
 
 def list_checkpoints(directory: str) -> list[str]:
-    """Return the paths of the checkpoints in `directory`, oldest first; [] if there are none."""
+    """Return the paths of the checkpoints in `directory`, oldest first; [] if there are none.
+
+    Returns:
+      Paths without the endings of the files, such as "runs/digits/model.ckpt-20". If the file
+      `checkpoint` is damaged, the readable checkpoints in the folder; if none is readable, all of
+      them.
+    """
     state = _read_list(directory)
     if state is not None:
         earlier = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
@@ -199,7 +205,14 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
 
 
 def remove_checkpoint(checkpoint: str) -> bool:
-    """Remove a checkpoint; return False, and remove nothing, if another process reads it."""
+    """Remove a checkpoint, unless another process reads it.
+
+    Args:
+      checkpoint: the path of the checkpoint, without the endings of its files.
+
+    Returns:
+      False if another process reads the checkpoint, so that all files remain.
+    """
     index = f"{checkpoint}.index"
     if storage.is_local(index) and in_work.remove_abandoned(index) is False:
         return False
@@ -266,7 +279,11 @@ def name_run(model_dir: str) -> str:
 
 
 def step_of(model_dir: str) -> int:
-    """Return the global step of the latest checkpoint in `model_dir`; 0 without checkpoints."""
+    """Return the global step of the latest checkpoint in `model_dir`; 0 without checkpoints.
+
+    Raises:
+      UserError: the files of the latest checkpoint are missing or cannot be read.
+    """
     path = find_latest(model_dir)
     return step_saved(path) if path else 0
 
@@ -277,7 +294,13 @@ def step_saved(checkpoint: str) -> int:
 
 
 def require_regular(model_dir: str) -> None:
-    """Fail if a file of a run is a pipe or a device."""
+    """Fail if a file of a run is a pipe or a device.
+
+    Only local files that a training may have written are checked.
+
+    Raises:
+      UserError: a file is a pipe, a socket or a device; the text names the file.
+    """
     for path in filter(storage.is_local, _list_written(model_dir)):
         storage.require_regular(path)
         for folder, _, names in os.walk(path):
@@ -318,7 +341,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     without locks, the training may remove the checkpoint; an error then reports the removal.
 
     Raises:
-      UserError: the checkpoint does not exist, or was removed meanwhile.
+      UserError: the checkpoint does not exist, or was removed during the `with` block.
     """
     path, descriptor = _hold_index(model_dir, which)
     try:
@@ -355,7 +378,11 @@ def _list_all(model_dir: str) -> list[str]:
 
 
 def require_intact(checkpoint: str) -> None:
-    """Fail unless every variable of a checkpoint can be read."""
+    """Fail unless every variable of a checkpoint can be read.
+
+    Raises:
+      UserError: the checkpoint is damaged or missing.
+    """
     error = _find_damage(checkpoint)
     if error is not None:
         raise _describe_unreadable(checkpoint, error) from error
@@ -379,7 +406,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropping_empty(folder: str) -> Iterator[None]:
-    """Remove a folder at the end of a `with` block that created it, if the folder is empty."""
+    """Remove a folder that the `with` block created and left empty."""
     is_new = not tf.io.gfile.isdir(folder)
     try:
         yield
@@ -415,14 +442,24 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
 
 
 def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
-    """Copy a checkpoint into the folder of another run, which has no other checkpoint."""
+    """Copy a checkpoint into the folder of another run, which has no other checkpoint.
+
+    Args:
+      checkpoint: the path of the checkpoint, without the endings of its files.
+      output_dir: an existing folder, in which the copy becomes the only listed checkpoint.
+    """
     for file in _list_files(checkpoint):
         tf.io.gfile.copy(file, os.path.join(output_dir, os.path.basename(file)), overwrite=True)
     _write_list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:
-    """Copy the statistics and small files, such as warnings.json, to a run on the same data."""
+    """Copy the statistics and small files, such as warnings.json, to a run on the same data.
+
+    Args:
+      model_dir: the folder of the first run; missing files are skipped.
+      output_dir: the folder of the other run, which is created if needed.
+    """
     folder = "statistics"
     tf.io.gfile.makedirs(os.path.join(output_dir, folder))
     files = [
@@ -440,7 +477,15 @@ def _list_names(folder: str) -> list[str]:
 
 
 def require_writable(where: str, directory: str) -> None:
-    """Fail unless files can be written into `directory`; create it if needed."""
+    """Fail unless files can be written into `directory`; create it if needed.
+
+    Args:
+      where: the flag or setting that names the folder, for the error message.
+      directory: a local or remote folder, in which the function writes and removes an empty file.
+
+    Raises:
+      UserError: the folder cannot be created, or a file in it cannot be written.
+    """
     probe = os.path.join(directory, f".{uuid.uuid4().hex}")
     with storage.writing(where, "a folder", directory):
         tf.io.gfile.makedirs(directory)
@@ -488,7 +533,14 @@ def _remove_path(path: str) -> None:
 
 
 def shorten_error(error: Exception) -> str:
-    """Return the message of an error in one line, without the name of the op."""
+    """Return the message of an error in one line, without the name of the op.
+
+    Args:
+      error: an error of TensorFlow or Python.
+
+    Returns:
+      A text without a period at the end; the name of the error's class if the error has no text.
+    """
     text = str(error)
     match = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
     return match.group(1).rstrip(".") if match else type(error).__name__

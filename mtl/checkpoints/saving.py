@@ -43,7 +43,15 @@ class Votes:
             self._sums = replicas.sum_over_replicas(self._votes)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
-        """Return the tensors that a call of `Session.run` fetches and feeds for the vote."""
+        """Return the tensors that a call of `Session.run` fetches and feeds for the vote.
+
+        Args:
+          step: the global step after the call, a scalar.
+
+        Returns:
+          Arguments that fetch [step]. With several processes, they fetch [step, sums of the votes];
+          the sums have the shape [2].
+        """
         if self._votes is None:
             return tf1.train.SessionRunArgs([step])
         votes = [float(self._interruption.requested), float(self._ends)]
@@ -71,7 +79,14 @@ class Votes:
             run_context.request_stop()
 
     def leave(self, step: int) -> None:
-        """End this process after its checkpoint is saved."""
+        """End this process after its checkpoint is saved.
+
+        Args:
+          step: the global step of the checkpoint, for the log.
+
+        Raises:
+          SystemExit: always.
+        """
         self._interruption.leave(f"at step {step}, which is saved")
 
 

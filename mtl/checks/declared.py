@@ -196,7 +196,12 @@ class _Items:
 
 
 def takes_class(cls: type, setting: str) -> bool:
-    """Return True if a setting takes a class, of which the part makes the instances itself."""
+    """Return True if a setting takes a class, whose instances the part builds itself.
+
+    Args:
+      cls: the class of the part.
+      setting: the name of a setting, which a base class may declare.
+    """
     annotations = (vars(base).get("__annotations__", {}).get(setting) for base in cls.__mro__)
     # Search the annotations as texts: some names in them may be imported only for type checkers.
     return any(f"{rules.PartClass.__name__}(" in str(annotation) for annotation in annotations)

@@ -47,7 +47,12 @@ class AtMost:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class In:
-    """Accepts numbers in an interval, such as `(0, 1]`."""
+    """Accepts numbers in an interval, such as `(0, 1]`.
+
+    Attributes:
+      interval: two limits, such as "(0, 1]". A square bracket includes its limit; a parenthesis
+        excludes it.
+    """
 
     interval: str
 
@@ -66,7 +71,11 @@ class In:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneOf:
-    """Accepts the values in `choices`; the error names the choice most similar to a wrong value."""
+    """Accepts the values in `choices`; the error names the choice most similar to a wrong value.
+
+    Attributes:
+      choices: the right values; the error lists them in this order.
+    """
 
     choices: Iterable[Any]
 
@@ -80,7 +89,12 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Is:
-    """Accepts instances of the given types. `rule` is the text of the error."""
+    """Accepts instances of the given types.
+
+    Attributes:
+      kind: the type or types that are right; a bool passes only if `kind` is bool.
+      rule: the rule for the error, which follows the word "must", such as "be a text".
+    """
 
     kind: type | tuple[type, ...]
     rule: str
@@ -92,7 +106,11 @@ class Is:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
-    """A map from texts."""
+    """Accepts maps whose keys are texts.
+
+    Attributes:
+      rule: the rule for the error, which follows the word "must", such as "map tasks to numbers".
+    """
 
     rule: str
 
@@ -144,7 +162,12 @@ class PartClass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scheduled:
-    """Accepts a number that passes `check`, or a schedule such as `@example()`."""
+    """Accepts a number that passes `check`, or a schedule such as `@example()`.
+
+    Attributes:
+      check: the check for a number, which is not called for a schedule.
+      example: the name of a suitable schedule in gin, for the error.
+    """
 
     check: Check
     example: str
@@ -165,7 +188,12 @@ class Scheduled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Has:
-    """Accepts a part that was built and has the attributes `names`."""
+    """Accepts a part that was built and has the attributes `names`.
+
+    Attributes:
+      names: the names of the attributes.
+      rule: the rule for the error, which follows the word "must".
+    """
 
     names: Collection[str]
     rule: str
@@ -177,7 +205,11 @@ class Has:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Filled:
-    """Accepts lists and maps with at least one value."""
+    """Accepts lists and maps with at least one value.
+
+    Attributes:
+      rule: the rule for the error, which follows the word "must", such as "hold a size".
+    """
 
     rule: str
 
@@ -189,7 +221,12 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """Accepts values for which `holds` returns True. `rule` is the text of the error."""
+    """Accepts values for which `holds` returns True.
+
+    Attributes:
+      rule: the rule for the error, which follows the word "must".
+      holds: called with the value; returns True if the value is right.
+    """
 
     rule: str
     holds: Callable[[Any], bool]

@@ -102,7 +102,15 @@ def nearest(value: Any, choices: Iterable[Any]) -> str:
 
 
 def closest(value: Any, choices: Iterable[Any]) -> str | None:
-    """Return the choice that is spelled most like `value`; None if no choice is close."""
+    """Return the choice that is spelled most like `value`; None if no choice is close.
+
+    Args:
+      value: a wrong value, which is compared as a text.
+      choices: the right values, which are also compared as texts.
+
+    Returns:
+      The text of a choice.
+    """
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return matches[0] if matches else None
 
@@ -138,7 +146,15 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
 
 
 def no_password(where: str, text: str) -> None:
-    """Fail if a URL in `text` has a password or token: a run saves and shows its settings."""
+    """Fail if a URL in `text` has a password or token: a run saves and shows its settings.
+
+    Args:
+      where: the setting, for the error.
+      text: its value; a text without "://" passes.
+
+    Raises:
+      UserError: the text has a password or token, which the error masks.
+    """
     fix = "Set it in the environment instead; MLflow reads MLFLOW_TRACKING_USERNAME and "
     fix += "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI for a database."
     is_free = "://" not in text or mask(text) == text
@@ -146,7 +162,16 @@ def no_password(where: str, text: str) -> None:
 
 
 def texts(where: str, values: Any, rule: str) -> None:
-    """Fail unless `values` is a list of texts."""
+    """Fail unless `values` is a list of texts.
+
+    Args:
+      where: the setting, for the error.
+      values: its value, a list or a tuple.
+      rule: the rule, which follows the word "must", such as "be a list of texts".
+
+    Raises:
+      UserTypeError: the value is not a list, or an item is not a text.
+    """
     is_a(where, values, (list, tuple), rule)
     for value in values:
         is_a(where, value, str, rule)
@@ -202,19 +227,39 @@ def require_part(
 
 
 def number(where: str, value: float, rule: str = "be a number") -> None:
-    """Fail unless `value` is a finite number."""
+    """Fail unless `value` is a finite number.
+
+    Args:
+      where: the setting, for the error.
+      value: its value.
+      rule: the rule for a value of another type, which follows the word "must".
+
+    Raises:
+      UserTypeError: the value is not a number.
+      UserError: the value is infinite or NaN, or exceeds int64 or float32.
+    """
     is_a(where, value, (int, float), rule)
     require(math.isfinite(value), where, "be finite", value)
 
 
 def positive(where: str, value: float) -> None:
-    """Fail unless `value` is a finite number above zero."""
+    """Fail unless `value` is a finite number above zero.
+
+    Raises:
+      UserTypeError: the value is not a number.
+      UserError: the value is 0, negative, infinite or NaN.
+    """
     bound(where, value)
     number(where, value)
 
 
 def bound(where: str, value: float) -> None:
-    """Fail unless `value` is a number above zero; infinity is allowed, and means no bound."""
+    """Fail unless `value` is a number above zero; infinity is allowed, and means no bound.
+
+    Raises:
+      UserTypeError: the value is not a number.
+      UserError: the value is 0, negative or NaN.
+    """
     is_a(where, value, (int, float), "be a number above 0")
     require(value > 0, where, "be above 0", value)
 
@@ -233,7 +278,12 @@ def at_least(where: str, value: float, least: float) -> None:
 
 
 def rate(where: str, value: float) -> None:
-    """Fail unless `value` is a number in [0, 1)."""
+    """Fail unless `value` is a number in [0, 1).
+
+    Raises:
+      UserTypeError: the value is not a number.
+      UserError: the value is NaN, or outside of [0, 1).
+    """
     is_a(where, value, (int, float), "be a number in [0, 1)")
     require(0 <= value < 1, where, "be in [0, 1)", value)
 
@@ -259,7 +309,16 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 
 def unique(where: str, names: Iterable[str]) -> None:
-    """Fail if a name occurs twice."""
+    """Fail if a name occurs twice.
+
+    Args:
+      where: the setting, for the error.
+      names: its value, a list of names; a single text is refused.
+
+    Raises:
+      UserTypeError: an item is not a text.
+      UserError: a name occurs twice, or the value is not a list.
+    """
     # A single text is not a list of names, although Python iterates over its letters.
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     require(is_list, where, "be a list of texts", names)
@@ -269,7 +328,14 @@ def unique(where: str, names: Iterable[str]) -> None:
 
 
 def scope_name(where: str, value: str) -> None:
-    """Fail unless `value` is valid as the name of a variable scope, a file and a folder."""
+    """Fail unless `value` is valid as the name of a variable scope, a file and a folder.
+
+    A name consists of letters, digits, "_", "-" and ".", and does not start with "_" or "-".
+
+    Raises:
+      UserTypeError: the value is not a text.
+      UserError: the value has other characters, or is "." or "..".
+    """
     is_a(where, value, str, "be a name")
     is_scope = re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None
     require(is_scope, where, "consist of letters, digits, '_', '-' and '.'", value)
@@ -277,12 +343,27 @@ def scope_name(where: str, value: str) -> None:
 
 
 def whole(where: str, value: int, least: int) -> None:
-    """Fail unless `value` is a whole number of at least `least`."""
+    """Fail unless `value` is a whole number of at least `least`.
+
+    Raises:
+      UserTypeError: the value is not a whole number.
+      UserError: the value is below `least`, or exceeds int64.
+    """
     is_a(where, value, int, "be a whole number")
     at_least(where, value, least)
 
 
 def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
-    """Fail unless `value` is a built part with the attributes `names`."""
+    """Fail unless `value` is a built part with the attributes `names`.
+
+    Args:
+      where: the setting, for the error.
+      value: its value; a class is refused.
+      names: the names of the attributes.
+      rule: the rule, which follows the word "must".
+
+    Raises:
+      UserError: the value is a class, or lacks an attribute.
+    """
     has_all = is_built(value) and all(hasattr(value, name) for name in names)
     require(has_all, where, rule, value)

@@ -1,9 +1,9 @@
 """Runs an Estimator under TensorFlow's distribute coordinator.
 
 TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training`, but kept the
-distribute coordinator. `mtl.compat.estimator_training` replaces the dropped module. It decides by
-RunConfig and TF_CONFIG whether the coordinator runs. Every worker gets a copy of the Estimator,
-with the strategy of the worker and its place in the cluster.
+distribute coordinator. `mtl.compat.estimator_training` replaces the dropped module. RunConfig and
+TF_CONFIG decide whether the coordinator runs. Every worker gets a copy of the Estimator, with the
+strategy of the worker and its place in the cluster.
 
     init_run_config(config, tf_config)                 # RunConfig.__init__, with a strategy
     if should_run_distribute_coordinator(config):      # tf.estimator.train_and_evaluate
@@ -66,7 +66,12 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config) -> bool:
-    """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator."""
+    """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator.
+
+    Args:
+      config: the RunConfig of the Estimator. A warning explains an unknown mode, or a mode without
+        a cluster, for which the function returns False.
+    """
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:
         return False

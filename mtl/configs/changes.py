@@ -20,7 +20,13 @@ _SHOWN = 3
 
 
 def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Warn if a run continues with settings that differ from its saved settings."""
+    """Warn if a run continues with settings that differ from its saved settings.
+
+    Args:
+      experiment: the experiment with the new settings.
+      model_dir: the folder of the run. Without a checkpoint, or without saved settings that can be
+        loaded, there is no warning.
+    """
     if run_directory.find_latest(model_dir) is None:
         return
     # Trust only packages that this program already uses, to build the saved settings.

@@ -116,7 +116,11 @@ def find_bindings(
 
 
 def name_model_dir(files: Sequence[str]) -> str:
-    """Return the default folder of a run: `runs/` and the name of the last gin file."""
+    """Return the default folder of a run: `runs/` and the name of the last gin file.
+
+    Args:
+      files: the paths of one or more gin files.
+    """
     return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
@@ -217,9 +221,12 @@ class GinState:
 
 @contextlib.contextmanager
 def isolated(state: GinState | None = None) -> Iterator[None]:
-    """Restore gin's state at the end of a `with` block, which may begin with another state.
+    """Restore gin's state at the end of a `with` block.
 
     The user's program may use gin, too, so mtl must not change the bindings of the program.
+
+    Args:
+      state: gin's state at the beginning of the block; None keeps the present state.
     """
     before = GinState()
     try:

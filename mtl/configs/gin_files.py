@@ -37,7 +37,13 @@ class PlacedError(checks.UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A line of a gin file, or a --gin_param, which has no line number."""
+    """A line of a gin file, or a --gin_param, which has no line number.
+
+    Attributes:
+      file: the path of the file; for a binding of a flag, a text such as "--gin_param 'Run.seed =
+        2'".
+      line: the number of the line, from 1; 0 for a --gin_param.
+    """
 
     file: str
     line: int = 0
@@ -49,7 +55,14 @@ class Place:
 # Mutable, and without `__eq__`, because `_resolve_binding` sets the full name and the class later.
 @dataclasses.dataclass(eq=False)
 class Reference:
-    """A reference such as `@scope/module.Class()` in the value of a binding."""
+    """A reference such as `@scope/module.Class()` in the value of a binding.
+
+    Attributes:
+      scope: the text before the last "/"; "" without a scope.
+      selector: the name of the class, such as "module.Class".
+      called: True if parentheses follow the name, so that gin builds the part.
+      target: the class or function itself; None until the name is resolved.
+    """
 
     scope: str
     selector: str
@@ -63,7 +76,11 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """A macro such as `%name` in the value of a binding."""
+    """A macro such as `%name` in the value of a binding.
+
+    Attributes:
+      name: the name without "%".
+    """
 
     name: str
 
@@ -355,7 +372,7 @@ def _find_file(file: str) -> pathlib.Path | None:
 
 
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
-    """Return True if an include or a link could refer to a private file, as /proc/self/environ.
+    """Return True if an include or a link could refer to a private file such as /proc/self/environ.
 
     Errors must not quote lines of private files. A file that the user names in a flag is not
     private, unless it is a link to a file without the ending .gin.

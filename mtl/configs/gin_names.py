@@ -60,7 +60,17 @@ class Names:
         return tuple(self._imports.values())
 
     def resolve(self, selector: str) -> Any:
-        """Return the class or function that "heads.Binary" names, for example; None if none."""
+        """Return the class or function that a selector names.
+
+        Args:
+          selector: a name as in the file, such as "heads.Binary".
+
+        Returns:
+          The class or function; None if the selector names neither.
+
+        Raises:
+          UserError: the selector names code that is not trusted.
+        """
         name, *attributes = selector.split(".")
         target = self._modules.get(name)
         for attribute in attributes:

@@ -82,8 +82,15 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
     """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    No warning names settings in files that the replacing file includes, because its author knew
-    them.
+    Settings in a file that the replacing file includes cause no warning, because the author of the
+    replacing file knew them.
+
+    Args:
+      bindings: the bindings of all files and flags, in order; the last binding of a key counts.
+      root: the class that is built first.
+
+    Returns:
+      One line for each warning; [] if every replaced part leaves no setting unused.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
@@ -124,7 +131,12 @@ def _shorten_value(binding: gin_files.Binding) -> str:
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Return True if a binding of the scope `outer` applies in the scope `inner`."""
+    """Return True if a binding of the scope `outer` applies in the scope `inner`.
+
+    Args:
+      outer: a scope such as "a"; "" applies everywhere.
+      inner: a scope such as "a/b"; "" without a scope.
+    """
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
@@ -142,7 +154,15 @@ class Index:
                 self.macros.setdefault(binding.name, []).append(binding)
 
     def select_holding(self, target: Any, scope: str) -> dict[str, gin_files.Binding]:
-        """Return {parameter of `target`: the binding that sets it in a scope}; inner scopes win."""
+        """Return the bindings that set parameters of a class in a scope.
+
+        Args:
+          target: the class or function.
+          scope: the scope in which the class is built; "" without a scope.
+
+        Returns:
+          {parameter: the binding of the innermost scope that sets it}.
+        """
         parts = scope.split("/") if scope else []
         # List the outermost scope first, because later bindings replace earlier ones in the map
         # below.

@@ -82,6 +82,9 @@ def quieten(package: str) -> None:
 
     During the import, Ctrl-C ends a command at once, because C++ code would turn a
     KeyboardInterrupt into another error.
+
+    Args:
+      package: the name of the package; nothing happens if the package is already imported.
     """
     if package not in sys.modules:
         # Insert the finder at the front: the first finder that finds a package loads it.
@@ -166,7 +169,12 @@ def _hide_imports() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Describe a failed import: package, file and line, reason; None for other errors."""
+    """Describe a failed import.
+
+    Returns:
+      One line with the package, the file and line, the reason and advice; None for an error that is
+      not about an import.
+    """
     modules = _list_imported(error)
     if not modules and not isinstance(error, ImportError):
         return None
@@ -188,7 +196,15 @@ def _list_imported(error: BaseException) -> list[str]:
 
 
 def failure(module: str, error: BaseException) -> str:
-    """Describe an error in the import of a module, with file and line."""
+    """Describe an error in the import of a module, with file and line.
+
+    Args:
+      module: the name of the module, for the text.
+      error: the error, whose traceback gives the file and line.
+
+    Returns:
+      One line; for example, "importing 'x' failed (x.py line 3): ValueError: no file."
+    """
     frames = traceback.extract_tb(error.__traceback__)
     # Leave out the frames of Python's import system.
     frames_of_code = [frame for frame in frames if not frame.filename.startswith("<frozen")]

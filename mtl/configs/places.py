@@ -28,10 +28,10 @@ _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a setting names, and the effects that its value can have besides reading.
+    """The object that a setting names, and the effects that the value can have besides reading.
 
     Attributes:
-      names: what the setting names, such as "a file of words".
+      names: a text for the object that the setting names, such as "a file of words".
       effects: some of `RUNS`, `WRITES` and `CONNECTS`; () if the setting only reads files.
       by_itself: True if the default value of the setting also has these effects.
       by_package: True if --trusted_packages allows or refuses the value by its package.
@@ -44,7 +44,13 @@ class Place:
 
 
 class Found(NamedTuple):
-    """A setting of a run that can do more than read, with its value and its effects."""
+    """A setting of a run that can do more than read, with its value and its effects.
+
+    Attributes:
+      setting: the name of the setting, such as "Distillation.teacher".
+      value: the value of the setting in the run.
+      effects: one or more of `RUNS`, `WRITES` and `CONNECTS`.
+    """
 
     setting: str
     value: Any

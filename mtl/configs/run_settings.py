@@ -60,7 +60,11 @@ def describe_run(
 
 
 def gin_name(kind: Any) -> str:
-    """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`."""
+    """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`.
+
+    Args:
+      kind: a class or function, whose package is imported.
+    """
     package, _, module = kind.__module__.rpartition(".")
     # The `__all__` of a package lists classes that are named by the package, such as
     # `networks.MMoE`.
@@ -70,7 +74,12 @@ def gin_name(kind: Any) -> str:
 
 
 def write_default(kind: Any, parameter: inspect.Parameter) -> str:
-    """Return the default of a setting in gin's notation; "required" if there is none."""
+    """Return the default of a setting in gin's notation; "required" if there is none.
+
+    Args:
+      kind: the class or function that has the setting.
+      parameter: the parameter for this setting in the signature of `kind`.
+    """
     value = _find_default(kind, parameter)
     return "required" if value is inspect.Parameter.empty else _write_value(value, {})
 

@@ -27,11 +27,11 @@ class Trusted:
 
     Args:
       packages: the packages, besides mtl, that gin files may import; None allows all packages.
-      settings: settings of `places.TABLE` that are allowed although they may run code, write files
-        or connect to servers.
+      settings: settings of `places.REFUSED` that are allowed although they may run code, write
+        files or connect to servers.
 
     Raises:
-      UserError: a setting is not in the table, or `settings` comes without `packages`.
+      UserError: a setting is not in `places.REFUSED`, or `settings` comes without `packages`.
     """
 
     def __init__(self, packages: Sequence[str] | None = None, settings: Sequence[str] = ()):
@@ -77,7 +77,15 @@ class Trusted:
             raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")
 
     def check_step(self, selector: str, found: Any) -> None:
-        """Fail if a selector names a module outside of the trusted packages, such as `heads.os`."""
+        """Fail if a selector names a module outside of the trusted packages, such as `heads.os`.
+
+        Args:
+          selector: the whole selector, such as "heads.os.system".
+          found: the object that the first names of the selector lead to; only modules are checked.
+
+        Raises:
+          UserError: `found` is a module that is not trusted.
+        """
         if self._packages is not None and isinstance(found, types.ModuleType):
             self.check_module(found.__name__)
 
@@ -85,6 +93,13 @@ class Trusted:
         """Fail if a setting may run code, write or connect, or names a module without trust.
 
         Parts run code, write or connect only when a graph is built, so this check comes in time.
+
+        Args:
+          part: a built part, such as an experiment; the parts inside it are checked, too.
+
+        Raises:
+          UserError: a setting may run code, write or connect, and is not in `settings`; or it names
+            a module that is not in `packages`.
         """
         if self._packages is None:
             return

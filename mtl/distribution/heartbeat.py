@@ -113,7 +113,11 @@ class Heartbeat:
             time.sleep(0.1)
 
     def read_phase(self, other: str) -> str | None:
-        """Return the phase of another process; None before its first heartbeat."""
+        """Return the phase of another process; None before its first heartbeat.
+
+        Args:
+          other: the name of a process in `watched` or `beside`, such as "chief-0".
+        """
         return self._signs[other].get("phase") if other in self._fresh else None
 
     def find_stopped(self) -> str | None:

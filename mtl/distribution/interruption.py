@@ -29,7 +29,7 @@ class Interruption:
     """Records a request to stop this process.
 
     Attributes:
-      signal: the number of the signal that requests it; None if there was no request.
+      signal: the number of the signal that requested the stop; None if there was no request.
     """
 
     def __init__(self):
@@ -40,7 +40,12 @@ class Interruption:
         return self.signal is not None
 
     def request(self, number: int, frame: object = None) -> None:
-        """Record a request to stop, as a handler of signals."""
+        """Record a request to stop, as a handler of signals.
+
+        Args:
+          number: the number of the signal.
+          frame: the interrupted frame, which Python passes to every handler; unused.
+        """
         self.signal = number
         # Restore the default handlers, so that a second signal ends the process at once.
         for second in _SIGNALS:

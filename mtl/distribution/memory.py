@@ -83,8 +83,14 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
 def require_variables(variables: Sequence[tf.Variable]) -> None:
     """Fail if the variables of a graph need more memory than this process may use.
 
-    The error names the largest variable. If there is a GPU, whose memory holds the variables, this
-    check is skipped.
+    If there is a GPU, whose memory holds the variables, this check is skipped.
+
+    Args:
+      variables: the variables of the graph.
+
+    Raises:
+      UserError: the values of the variables exceed the memory limit; the text names the largest
+        variable.
     """
     if not variables or tf.config.list_physical_devices("GPU"):
         return
@@ -97,7 +103,7 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
 
 
 def measure_variable(variable: tf.Variable) -> int:
-    """Return the size of a variable's values in bytes."""
+    """Return the size of a variable's values in bytes; 0 if the shape is unknown."""
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 

@@ -52,7 +52,12 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """Return a RunConfig with additional settings for its session."""
+    """Return a RunConfig with additional settings for its session.
+
+    Args:
+      config: the RunConfig of an Estimator.
+      session_config: additional settings, which override settings of `config`.
+    """
     # If RunConfig has no session settings, Estimator uses defaults, which the additional settings
     # would replace. The merged settings therefore start with the same defaults.
     merged = tf1.ConfigProto(allow_soft_placement=True)
@@ -68,7 +73,8 @@ def split_cpu(count: int) -> None:
     """Split the processor into `count` devices.
 
     Args:
-      count: the number of logical devices; a processor with as many or more stays as it is.
+      count: the number of logical devices. If an earlier call has split the processor into at least
+        `count` devices, nothing changes.
 
     Raises:
       UserError: TensorFlow already uses the processor as a single device.
@@ -84,7 +90,7 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explain an error of TensorFlow: a setting comes after the devices were initialized."""
+    """Explain TensorFlow's error about a setting that comes after the first use of the devices."""
     try:
         yield
     except RuntimeError as error:

@@ -135,7 +135,7 @@ class Distribution:
       evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief
         evaluates, while other processes wait.
       timeout_secs: a process of the cluster counts as lost after this many seconds without a
-        heartbeat; the other processes then end, to be started again.
+        heartbeat; the other processes then end, and you can start them again.
       batch_norm: "global" normalises a batch in training by the rows of all replicas, which then
         communicate twice in each layer of batch norm; "replica" normalises the rows of each replica
         separately, like the slices of `Run.micro_batches`. A KerasModel always uses "replica".

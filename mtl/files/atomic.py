@@ -23,7 +23,15 @@ _swept = set[str]()
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Write a file that appears under its final name when it is complete and on the disk."""
+    """Write a file that appears under its final name when it is complete and on the disk.
+
+    Args:
+      path: a local path, or a path with a scheme that TensorFlow knows, such as gs://.
+      content: the whole content; a text is encoded as UTF-8.
+
+    Raises:
+      PermissionError: `path` leads through a link of another user in a shared folder, such as /tmp.
+    """
     data = content.encode() if isinstance(content, str) else content
     open_file = open if storage.is_local(path) else tf.io.gfile.GFile
     with replacing(path) as partial, open_file(partial, "wb") as file:
@@ -34,10 +42,14 @@ def write(path: str, content: str | bytes) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a temporary path; its file replaces `path` at the end, or is removed after an error.
 
-    The temporary file has a random name, and already exists, without content. Write into this file,
-    and do not replace it. Missing folders are created, and are removed again if the file is not
-    written. A pipe or a device is written directly. If `path` is a link, the target of the link is
-    replaced.
+    The temporary file has a random name. A local temporary file already exists, without content:
+    write into this file, and do not replace it. Missing local folders are created, and are removed
+    again if the file is not written. A pipe or a device is written directly. If `path` is a link,
+    the target of the link is replaced.
+
+    Raises:
+      PermissionError: `path` leads through a link of another user in a shared folder, such as /tmp.
+      OSError: the file cannot be written; an error about the temporary file names `path` instead.
     """
     if is_special(path):
         yield path
@@ -143,7 +155,12 @@ def absolute(path: str) -> str:
 
 
 def identity(path: str) -> Hashable:
-    """Return a value that is equal for all paths of the same file, including links."""
+    """Return a value that is equal for all paths of the same file, including links.
+
+    Returns:
+      The device and the number of an existing local file. For other files: the path that `absolute`
+      returns.
+    """
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):
         return path

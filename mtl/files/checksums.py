@@ -23,12 +23,16 @@ _CHUNK = 1 << 20
 
 
 def compute_checksum(data: bytes) -> str:
-    """Return the checksum of bytes, which detects a changed bit and almost all other damage."""
+    """Return the checksum of bytes, which detects a changed bit and almost all other damage.
+
+    Returns:
+      A text such as "crc32:0a1b2c3d".
+    """
     return f"crc32:{zlib.crc32(data):08x}"
 
 
 def of_file(path: str) -> str:
-    """Return the checksum of a file.
+    """Return the checksum of a file, in the form of `compute_checksum`.
 
     A checksum takes a second per gigabyte, much less than a lookup table of the file.
     """
@@ -62,12 +66,25 @@ def require(path: str, expected: str | None, fix: str) -> None:
 
 
 def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
-    """Return an error about a file that has changed since it was written."""
+    """Return an error about a file that has changed since it was written.
+
+    Args:
+      path: the file.
+      problem: the reason, as a clause without a period, such as "its checksum differs".
+      fix: the advice at the end of the error message.
+    """
     return checks.UserError(f"{path} is damaged: {problem}. {fix}")
 
 
 def add_checksum(entries: Mapping[str, Any]) -> str:
-    """Return entries as JSON, with the checksum of all entries as an additional entry."""
+    """Return entries as JSON, with the checksum of all entries as an additional entry.
+
+    Args:
+      entries: values that JSON can represent, without an entry "checksum".
+
+    Returns:
+      The text of a JSON object, for `read_json`.
+    """
     return json.dumps({**entries, KEY: _of_entries(entries)}, indent=1)
 
 
@@ -77,7 +94,12 @@ def _of_entries(entries: Mapping[str, Any]) -> str:
 
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
-    """Write entries and their checksum as JSON, for `read_json`."""
+    """Write entries and their checksum as JSON, for `read_json`.
+
+    Args:
+      path: the file, which is replaced atomically.
+      entries: values that JSON can represent, without an entry "checksum".
+    """
     atomic.write(path, add_checksum(entries))
 
 
@@ -111,6 +133,14 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
 
 
 def seal(path: str, fix: str) -> None:
-    """Add a checksum to a file of an earlier version, which lacks one."""
+    """Add a checksum to a file of an earlier version, which lacks one.
+
+    Args:
+      path: the file; nothing happens if the file does not exist or has a checksum.
+      fix: the advice at the end of the error message.
+
+    Raises:
+      UserError: the file does not contain a JSON object.
+    """
     if tf.io.gfile.exists(path) and KEY not in _load_entries(path, fix):
         write_json(path, read_json(path, fix))

@@ -15,7 +15,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.AS
 
 
 def write(rows: Iterable[Sequence[Any]]) -> str:
-    """Format rows, the header first, as CSV; texts that are numbers are not escaped."""
+    """Format rows as CSV, with an apostrophe before texts that look like formulas.
+
+    Args:
+      rows: the rows, of which the first is the header. None becomes an empty cell. A text that is a
+        number, such as "-0.5", gets no apostrophe.
+
+    Returns:
+      The text of the file, in which every row ends with a line feed.
+    """
     return "".join(",".join(map(_write_cell, row)) + "\n" for row in rows)
 
 

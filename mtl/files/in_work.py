@@ -28,10 +28,17 @@ def make_token() -> str:
 
 
 def create(make_path: Callable[[], str]) -> tuple[str, int]:
-    """Create and lock a new file; return the path and the descriptor of the file.
+    """Create and lock a new file, which stays locked until its descriptor is closed.
 
-    The lock ends when the descriptor is closed. If the path already exists, even as a link,
-    FileExistsError is raised.
+    Args:
+      make_path: returns a path that does not exist yet. If another process removes the new file
+        before it is locked, `make_path` is called again.
+
+    Returns:
+      The path and the descriptor of the file.
+
+    Raises:
+      FileExistsError: the path exists, even as a link.
     """
     while True:
         path = make_path()
@@ -44,7 +51,12 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Return True if a path still names an open file."""
+    """Return True if a path still names an open file.
+
+    Args:
+      descriptor: the descriptor of the open file.
+      path: the path at which the file was opened. A link at this path counts as another file.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -73,7 +85,12 @@ def hold(path: str) -> int | None:
 
 
 def is_abandoned(path: str) -> bool | None:
-    """Return True if no process has locked a file, False if one has; None if unknown."""
+    """Return whether the process that wrote a file is gone.
+
+    Returns:
+      True if no process has locked the file; False if a process has. None if this is unknown,
+      because the file cannot be opened or the file system has no locks.
+    """
     return _act_if_abandoned(path, lambda: None)
 
 
@@ -88,6 +105,9 @@ def take_turns(folder: str) -> Iterator[None]:
 
     Other processes and threads wait. The lock is on the folder, because files may be replaced. On a
     file system without locks, nobody waits.
+
+    Args:
+      folder: an existing local folder.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -99,12 +119,24 @@ def take_turns(folder: str) -> Iterator[None]:
 
 
 def lock_folder(folder: str) -> int:
-    """Lock a folder that this process writes, by a lock file; return the file's descriptor."""
+    """Lock a folder that this process writes, by a new lock file in the folder.
+
+    Returns:
+      The descriptor of the lock file; the lock ends when the descriptor is closed.
+
+    Raises:
+      FileExistsError: the folder has a lock file, even if the process that created it is gone.
+    """
     return create(lambda: os.path.join(folder, _IN_FOLDER))[1]
 
 
 def is_folder_abandoned(folder: str) -> bool | None:
-    """Return True if no process has locked a folder; None if unknown, or without a lock file."""
+    """Return whether the process that locked a folder by `lock_folder` is gone.
+
+    Returns:
+      True if no process has locked the folder; False if a process has. None if this is unknown, or
+      if the folder has no lock file.
+    """
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 

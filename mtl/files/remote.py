@@ -37,7 +37,12 @@ _RENAMES = ("hdfs",)
 
 
 class Version(NamedTuple):
-    """The size of a file in bytes, and the time of its last change in nanoseconds; 0 if unknown."""
+    """The size and the last change of a remote file.
+
+    Attributes:
+      size: the size in bytes; 0 if unknown.
+      changed: the time of the last change in nanoseconds since 1970; 0 if unknown.
+    """
 
     size: int
     changed: int
@@ -51,7 +56,9 @@ def is_remote(path: str) -> bool:
 def join(folder: str, path: str) -> str:
     """Join a folder and a path, without the prefix file://.
 
-    If the path is absolute or has a scheme, the folder is ignored.
+    Args:
+      folder: a local or remote folder, which is ignored if `path` is absolute or has a scheme.
+      path: a path that may be relative to the folder.
     """
     path = path if "://" in path else os.path.join(folder, path)
     return path.removeprefix("file://")
@@ -126,7 +133,12 @@ def _match_pattern(store: stores.Store, pattern: str) -> list[str]:
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return True if a path equals or matches a glob; no request is sent."""
+    """Return True if a path equals or matches a glob; no request is sent.
+
+    Args:
+      path: the path of a file.
+      pattern: a path or a glob; wildcards do not match a slash.
+    """
     names, parts = path.split("/"), pattern.split("/")
     is_match = len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
     return path == pattern or is_match
@@ -153,14 +165,22 @@ def look(path: str) -> Version:
 
 
 def exists(path: str) -> bool:
-    """Return True if a local or remote file or folder exists."""
+    """Return True if a local or remote file or folder exists.
+
+    Raises:
+      UserError: the server of a remote path cannot be reached.
+    """
     if not is_remote(path):
         return os.path.exists(path)
     return _look_up(stores.connect(path), path) is not None
 
 
 def is_folder(path: str) -> bool:
-    """Return True if a path is a local or remote folder."""
+    """Return True if a path is a local or remote folder.
+
+    Raises:
+      UserError: the server of a remote path cannot be reached.
+    """
     if not is_remote(path):
         return os.path.isdir(path)
     info = _look_up(stores.connect(path), path.rstrip("/"))
@@ -168,7 +188,14 @@ def is_folder(path: str) -> bool:
 
 
 def walk(folder: str) -> list[str]:
-    """Return the paths of all files below a remote folder, in any order."""
+    """Return the paths of all files below a remote folder, in any order.
+
+    Returns:
+      Paths with their scheme; [] if the folder does not exist.
+
+    Raises:
+      UserError: the server cannot be reached.
+    """
     store, folder = stores.connect(folder), f"{folder.rstrip('/')}/"
     infos = [info for info in _list_folder(store, folder, recursive=True) if info.is_file]
     paths = [store.name_outside(info.path) for info in infos]
@@ -178,7 +205,11 @@ def walk(folder: str) -> list[str]:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the sorted names in a local or remote folder; [] if the folder is absent."""
+    """Return the sorted names in a local or remote folder; [] if the folder is absent.
+
+    Raises:
+      UserError: the server of a remote folder cannot be reached.
+    """
     if not is_remote(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     folder = f"{folder.rstrip('/')}/"
@@ -277,7 +308,15 @@ def _remove_folder() -> None:
 
 
 def require_writable(where: str, path: str) -> None:
-    """Fail unless the bucket or folder of a remote output exists, without writing anything."""
+    """Fail unless the bucket or folder of a remote output exists, without writing anything.
+
+    Args:
+      where: the flag or setting that names the path, for the error message.
+      path: the path of the output, with a scheme.
+
+    Raises:
+      UserError: the bucket or the folder does not exist, or the server cannot be reached.
+    """
     store = stores.connect(path)
     top = store.prefix + path[len(store.prefix) :].partition("/")[0]
     above = store.prefix.rstrip("/") if store.root.strip("/") else top
@@ -316,7 +355,11 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a remote file atomically: either completely or not at all."""
+    """Write a remote file atomically: either completely or not at all.
+
+    Raises:
+      UserError: the file cannot be sent; the error names a local file with the data.
+    """
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(data)
 

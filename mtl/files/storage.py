@@ -82,8 +82,14 @@ def _answers(host: str) -> bool:
 def require_plain(where: str, path: str) -> None:
     """Fail for a path in which TensorFlow could not find checkpoints.
 
-    The function refuses all paths that `require_path` refuses, and paths with a backslash or [...],
-    which TensorFlow treats as globs that do not match themselves.
+    TensorFlow treats a path with a backslash or [...] as a glob that does not match itself.
+
+    Args:
+      where: the flag or setting that names the path, for the error message.
+      path: a local path, or one with a scheme such as gs://.
+
+    Raises:
+      UserError: the path has a backslash or [...], or `require_path` refuses it.
     """
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
@@ -102,7 +108,14 @@ def exists(path: str) -> bool:
 
 
 def require_regular(path: str) -> None:
-    """Fail for a pipe, a socket or a device, because reading it may block forever."""
+    """Fail for a pipe, a socket or a device, because reading it may block forever.
+
+    Args:
+      path: a file or folder; a path that is remote or does not exist passes.
+
+    Raises:
+      UserError: the path names a pipe, a socket or a device.
+    """
     if is_local(path) and os.path.exists(path):
         mode = os.stat(path).st_mode
         is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -116,7 +129,11 @@ def may_exist(path: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """Return the bytes of a file; a local file does not import TensorFlow."""
+    """Return the bytes of a file; a local file does not import TensorFlow.
+
+    Raises:
+      UserError: the path names a pipe, a socket or a device.
+    """
     require_regular(path)
     with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
@@ -143,7 +160,11 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Wait until local files and folders are written to the disk; remote paths are ignored."""
+    """Wait until local files and folders are written to the disk.
+
+    Args:
+      paths: existing files and folders; remote paths are ignored.
+    """
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -245,7 +266,12 @@ def _describe_problem(error: BaseException | None) -> str | None:
 
 
 def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Return True if the host of a URL answers, or if a proxy handles the connection."""
+    """Return True if the host of a URL answers, or if this process uses a proxy.
+
+    Args:
+      url: a URL of http or https; without a port, the usual port of the scheme is tried.
+      timeout_secs: how long to wait for a connection.
+    """
     if urllib.request.getproxies():
         return True
     parts = urllib.parse.urlsplit(url)

@@ -62,17 +62,35 @@ class Store(NamedTuple):
     root: str
 
     def name_inside(self, path: str) -> str:
-        """Return the name of a path inside of the file system."""
+        """Return the name of a path inside of the file system.
+
+        Args:
+          path: a path that starts with `prefix`, such as "s3://bucket/data/a.csv".
+
+        Returns:
+          A name that starts with `root`, such as "bucket/data/a.csv".
+        """
         return self.root + path[len(self.prefix) :]
 
     def name_outside(self, name: str) -> str:
-        """Return the path of a name that the file system returned."""
+        """Return the path of a name that the file system returned.
+
+        Args:
+          name: a name such as "bucket/data/a.csv" or "/bucket/data/a.csv".
+
+        Returns:
+          A path that starts with `prefix`, such as "s3://bucket/data/a.csv".
+        """
         # A file system may return "/bucket/a" for "bucket/a".
         return self.prefix + name.lstrip("/")[len(self.root.lstrip("/")) :]
 
 
 def find_scheme(path: str) -> str | None:
-    """Return the scheme of a path, such as "s3"; None for a local path or file://."""
+    """Return the scheme of a path; None for a local path or file://.
+
+    Returns:
+      A name such as "s3". Other names of a scheme, such as "s3a", are replaced.
+    """
     match = _SCHEME.match(path)
     scheme = match and match.group(1)
     return None if scheme == _LOCAL else scheme and _ALIASES.get(scheme, scheme)
@@ -148,7 +166,12 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
 
 
 def explain(error: Exception) -> str:
-    """Return the reason of a client's error in one short line."""
+    """Return the reason of a client's error in one short line.
+
+    Returns:
+      At most 300 characters, without a period at the end; the name of the error's class if the
+      error has no text.
+    """
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)
     text = google.group(1) if google else text.partition(" dlopen(")[0]

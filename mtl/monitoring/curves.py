@@ -155,6 +155,12 @@ class Counted:
 
         The distance between thresholds is 1/64 of a logit. A threshold is left out if no row lies
         between this threshold and the next higher one.
+
+        Args:
+          number: the index of the class in `names`.
+
+        Returns:
+          The rates for each threshold; [] if no row has a weight.
         """
         misses, hits = self.by_logit[:, number]
         used_bins = np.flatnonzero(hits + misses)[::-1]
@@ -168,16 +174,35 @@ class Counted:
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
 
     def trace_roc(self, number: int) -> list[tuple[float, float]]:
-        """Return the ROC curve of a class: (false positive rate, recall), from (0, 0) on."""
+        """Return the ROC curve of a class, from (0, 0) on.
+
+        Args:
+          number: the index of the class in `names`.
+
+        Returns:
+          (false positive rate, recall) for each threshold, from the highest threshold to the
+          lowest.
+        """
         points = self.trace_thresholds(number)
         return [(0.0, 0.0), *((point.false_positive_rate, point.recall) for point in points)]
 
     def trace_reliability(self, number: int) -> list[tuple[float, float]]:
-        """Return (mean prediction, share of positives) of a class, by bins of probability."""
+        """Return the reliability of a class as points of a curve.
+
+        Args:
+          number: the index of the class in `names`.
+
+        Returns:
+          (mean prediction, share of positives) for each bin of `bin_shares`.
+        """
         return [(share.mean_prediction, share.share) for share in self.bin_shares(number)]
 
     def bin_shares(self, number: int) -> list[Share]:
-        """Return the reliability of a class in 15 equal bins of probability, without empty bins."""
+        """Return the reliability of a class in 15 equal bins of probability, without empty bins.
+
+        Args:
+          number: the index of the class in `names`.
+        """
         count = _NUM_SHARES
         return [
             Share(at / count, (at + 1) / count, weight, predicted / weight, positive / weight)
@@ -186,7 +211,14 @@ class Counted:
         ]
 
     def count_predictions(self, number: int) -> list[Bar]:
-        """Return the histogram of the probabilities of a class, in 50 equal bins."""
+        """Return the histogram of the probabilities of a class, in 50 equal bins.
+
+        Args:
+          number: the index of the class in `names`.
+
+        Returns:
+          All 50 bars, from low to high probabilities; predictions of NaN are left out.
+        """
         bars = []
         for sums in (self.hits, self.misses):
             weights = sums[number, 1:].copy()  # The first entry holds NaN.

@@ -38,7 +38,15 @@ def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
 
 
 def read_doubts(model_dir: str, kind: str) -> list[str]:
-    """Return the recorded warnings of one kind."""
+    """Return the recorded warnings of one kind.
+
+    Args:
+      model_dir: the folder of the run.
+      kind: the name of the check that warns, such as "data".
+
+    Returns:
+      The warnings; [] if there is none, or if the record is damaged.
+    """
     return _read_doubts(model_dir).get(kind, [])
 
 

@@ -31,7 +31,11 @@ class Record(NamedTuple):
 
 
 def read_record(directory: str) -> Record:
-    """Return all scalars of a folder; if a step was written twice, the last value counts."""
+    """Return all scalars of a folder; if a step was written twice, the last value counts.
+
+    Returns:
+      The scalars; an empty record if the folder has no event files.
+    """
     record = Record({}, {})
     # Sorted names are in the order of time, because a name contains the second of its creation.
     for path in storage.listed(directory, "events.out.tfevents."):

@@ -71,7 +71,15 @@ class StepHook:
         """Act at the end of training, like `SessionRunHook.end`."""
 
     def choose_more(self, step: int) -> Sequence[tf.Tensor]:
-        """Return more tensors for `on_step`, fetched by the session call that starts at `step`."""
+        """Return more tensors for `on_step`; by default, none.
+
+        Args:
+          step: the first global step that the next session call makes.
+
+        Returns:
+          Tensors that this session call fetches; their values are additional arguments of
+          `on_step`.
+        """
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
@@ -324,7 +332,12 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
 
 
 def forget_from(folder: str, step: int) -> None:
-    """Let TensorBoard ignore the events of a folder from a step on, if the folder exists."""
+    """Let TensorBoard ignore the events of a folder from a step on, if the folder exists.
+
+    Args:
+      folder: the folder with the event files.
+      step: the first global step to forget.
+    """
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
 

@@ -69,7 +69,12 @@ def add_row(
 
 
 def forget_from(model_dir: str, step: int) -> None:
-    """Remove the evaluations of a step and later steps, which a continued run will repeat."""
+    """Remove the evaluations of a step and later steps, which a continued run will repeat.
+
+    Args:
+      model_dir: the folder of the run, which must exist.
+      step: the first global step to forget.
+    """
     path = os.path.join(model_dir, NAME)
     with _lock_file(model_dir):
         rows = read_rows(path)
@@ -81,7 +86,12 @@ def forget_from(model_dir: str, step: int) -> None:
 def read_rows(path: str) -> list[dict[str, Any]]:
     """Return the rows of a file of metrics, without lines that a killed process wrote in part.
 
-    If the file of metrics is missing, the result is [].
+    Args:
+      path: the path of a metrics.jsonl.
+
+    Returns:
+      A dictionary for each evaluation, in the order of the file; an undefined or infinite metric is
+      None. If the file is missing, the result is [].
     """
     return _parse_rows(_read(path))
 

@@ -79,6 +79,12 @@ def build_exported(
 
     The variables of equal tasks are not stacked if `mtl.serving` rewrites the graph task by task,
     or for TensorFlow Lite, which cannot split a stacked tensor of texts or integers by task.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      checkpoint: the path of the checkpoint, whose variables must match the model.
+      is_converted: True if the export is converted to another format, such as TensorFlow Lite.
     """
     may_stack = experiment.serving.keeps_graph and not is_converted
     return build_estimator(experiment, model_dir, checkpoint, may_stack=may_stack)
@@ -87,7 +93,12 @@ def build_exported(
 def build_config(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> compat.estimator.RunConfig:
-    """Build the RunConfig of an Estimator that runs in a single process."""
+    """Build the RunConfig of an Estimator that runs in a single process.
+
+    Args:
+      experiment: the experiment, which sets the seed, the threads and the GPU memory.
+      model_dir: the folder to which the Estimator writes event files.
+    """
     with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
     session_config = experiment.distribution.resources.session_config()
@@ -99,9 +110,12 @@ def build_exporter(
     model_dir: str,
     add_files: serving.AddFiles = lambda written: None,
 ) -> serving.Exporter:
-    """Build the exporter for checkpoints of the run in `model_dir`.
+    """Build the exporter for checkpoints of a run.
 
-    `add_files` adds files of other formats to each export.
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, whose statistics the exporter reads.
+      add_files: adds files of other formats to each export.
     """
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False

@@ -408,7 +408,15 @@ def watch_curves(
 
 
 def name_stream(experiment: experiment_lib.Experiment, split: str | None) -> str:
-    """Return the name of an evaluation: "eval" for `Pipeline.eval_split`, else "eval_<split>"."""
+    """Return the name of an evaluation in TensorBoard and trackers.
+
+    Args:
+      experiment: the experiment of the run.
+      split: the evaluated split; None for `Pipeline.eval_split`.
+
+    Returns:
+      "eval" for `Pipeline.eval_split`, else "eval_<split>" with "_" for special characters.
+    """
     is_own = split in (None, experiment.data.eval_split)
     return "eval" if is_own else f"eval_{_spell(cast(str, split))}"
 
@@ -418,7 +426,14 @@ def _spell(split: str) -> str:
 
 
 def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Return the global step of an evaluation, and its other metrics as floats."""
+    """Split the result of an evaluation into its global step and its metrics.
+
+    Args:
+      metrics: {metric: value}, with `global_step`.
+
+    Returns:
+      The global step, and {metric: value as a float} without `global_step`.
+    """
     values = {name: float(value) for name, value in metrics.items() if name != "global_step"}
     return int(metrics["global_step"]), values
 

@@ -26,7 +26,16 @@ ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 
 
 def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
-    """Return the command that replays a step; `tells_strategy` adds a binding for one device."""
+    """Return the command that replays a step.
+
+    Args:
+      model_dir: the folder of the run.
+      step: the global step before the replayed step.
+      tells_strategy: True adds a gin binding, so that the replay uses one process and one device.
+
+    Returns:
+      A line for a shell, in which `model_dir` is quoted if necessary.
+    """
     command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
     return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
 
@@ -67,7 +76,11 @@ def keep_failure(
 
 
 def read_step(model_dir: str) -> int | None:
-    """Return the step at which a run failed; None if it did not fail, or continued afterwards."""
+    """Return the step at which a run failed; None if it did not fail, or continued afterwards.
+
+    Raises:
+      UserError: the record of the failure is damaged.
+    """
     path = os.path.join(model_dir, FILE)
     if not tf.io.gfile.exists(path):
         return None

@@ -19,7 +19,11 @@ from mtl.runs import diagnosis, plausibility
 
 
 def load_statistics(model_dir: str) -> features_lib.Statistics:
-    """Return the statistics that a run fitted to its training split."""
+    """Return the statistics that a run fitted to its training split; empty ones without files.
+
+    Raises:
+      UserError: a file of the statistics is damaged.
+    """
     return features_lib.load_statistics(os.path.join(model_dir, "statistics"))
 
 

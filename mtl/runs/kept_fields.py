@@ -48,7 +48,15 @@ def keep_fields(
 
 
 def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the predicted rows of a `model_fn` of `keep_fields`, with lists cut to their length."""
+    """Cut the lists in predicted rows to their length, because an Estimator pads lists.
+
+    Args:
+      predicted: {field or prediction: value} for each row, from a `model_fn` of `keep_fields`; the
+        dictionaries are changed.
+
+    Yields:
+      The rows, without the entries for the lengths of lists.
+    """
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)
@@ -74,7 +82,12 @@ def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTens
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
     """Return a column's values as an array if they are not texts, and their shapes are the same.
 
-    If integers are missing, such as labels, the result is a list with None for missing values.
+    Args:
+      values: the value of each of R rows, as arrays, scalars or bytes.
+
+    Returns:
+      An array [R, ...]. If integers are missing, such as labels: a list with None for missing
+      values. For texts and for values of different shapes: `values` itself.
     """
     is_text = any(isinstance(value, bytes) for value in values)
     if is_text or len(set(map(np.shape, values))) > 1:
@@ -87,6 +100,14 @@ def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
 
 
 def require_no_output(name: str, outputs: Iterable[str]) -> None:
-    """Fail if a field has the name of a prediction, which would replace the field."""
+    """Fail if a field has the name of a prediction, which would replace the field.
+
+    Args:
+      name: the name of the field.
+      outputs: the names of the predictions.
+
+    Raises:
+      UserError: a prediction has the name of the field.
+    """
     fix = "The model has a prediction of this name."
     checks.require(name not in outputs, "--keep", "name no prediction", name, fix)

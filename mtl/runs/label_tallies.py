@@ -45,7 +45,11 @@ class Missing:
         self._rows = 0
 
     def see(self, labels: types.Tensors) -> None:
-        """Count the labels of a batch, {field: [B, ...]}."""
+        """Count the rows of a batch and their missing labels.
+
+        Args:
+          labels: {field: [B, ...]} of eager tensors.
+        """
         self._rows += int(types.count_rows(labels))
         for name, head in self._heads.items():
             label = labels.get(head.field)
@@ -137,7 +141,11 @@ class Classes:
         }
 
     def see(self, labels: types.Tensors) -> None:
-        """Count the labels of a batch, {field: [B, ...]}."""
+        """Remove the classes of a batch from the classes without a row.
+
+        Args:
+          labels: {field: [B, ...]} of eager tensors.
+        """
         for name, unseen in self.unseen.items():
             if unseen:
                 unseen.difference_update(count_classes(self._heads[name], labels))

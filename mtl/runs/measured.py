@@ -38,6 +38,12 @@ def digest_settings(model: Any) -> str:
 
     If a later version of `mtl` adds a setting, the default of this setting does not change the
     digest.
+
+    Args:
+      model: the model, or another part; the parts inside it count, too.
+
+    Returns:
+      Eight hexadecimal digits.
     """
     pairs = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
     return settings_lib.compute_digest(pairs)
@@ -52,7 +58,13 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return the hooks of an evaluation with these tensors; called when the graph is built."""
+        """Return the hooks of an evaluation with these tensors; called when the graph is built.
+
+        Args:
+          features: {field: [B, ...]}, ragged or not.
+          labels: {field: [B, ...]}, ragged or not.
+          logits: the logits of the tasks, which are not hashed.
+        """
         del logits
         fields = {**features, **labels}
         self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]

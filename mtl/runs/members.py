@@ -63,7 +63,12 @@ def open_heartbeat(
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
-    """Tell the other processes that the chief trains, and the checkpoint that it starts from."""
+    """Tell the other processes that the chief trains, and the checkpoint that it starts from.
+
+    Args:
+      beat: the heartbeat of the chief.
+      checkpoint: the path of the checkpoint, whose file name is published; None for a new run.
+    """
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
@@ -72,7 +77,13 @@ def train_estimator(
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
 ) -> None:
-    """Train an Estimator, together with the other processes of a cluster if there is one."""
+    """Train an Estimator, together with the other processes of a cluster if there is one.
+
+    Args:
+      cluster: the processes of the run; None for a single process.
+      estimator: the Estimator to train.
+      spec: the input and the last step of the training.
+    """
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
@@ -82,7 +93,7 @@ def train_estimator(
 
 @contextlib.contextmanager
 def lock_evaluator(model_dir: str) -> Iterator[None]:
-    """Hold the lock of a run's evaluator; check the folder, as the chief may start later.
+    """Hold the lock of a run's evaluator; check the folder, because the chief may start later.
 
     Raises:
       UserError: another process evaluates the run, or the folder cannot be written.
@@ -97,7 +108,16 @@ def serve_parameters(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Serve variables until the chief has trained or, after a request to stop, has saved."""
+    """Serve variables until the chief has trained or, after a request to stop, has saved.
+
+    Args:
+      cluster: the processes of the run, with the job and the index of this process.
+      beat: passes a request to stop on to the chief, and reads the phase of the chief.
+      interruption: records a request to stop this process.
+
+    Raises:
+      SystemExit: the chief has ended after a request to stop.
+    """
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
     with interruption.handle_signals():
         beat.publish_phase(SERVING)
@@ -158,7 +178,11 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
     """End this asynchronous worker after the chief, even if the worker has no session.
 
     Parameter servers end with the chief. A worker that starts late, or is in the middle of a step,
-    would wait for the servers for ever.
+    would wait for the servers for ever. When the chief has ended, the `with` block has five seconds
+    to end by itself; then the process ends.
+
+    Args:
+      beat: reads the phase of the chief, and ends this process.
     """
     end_event = threading.Event()
 

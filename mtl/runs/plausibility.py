@@ -95,7 +95,12 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Check each batch of the split, and yield it."""
+        """Check each batch of the split, and yield it.
+
+        Args:
+          batches: the batches (features, labels) of eager tensors, from the first batch of the
+            split on. The end of `batches` counts as the end of the split.
+        """
         for features, labels in batches:
             self._see(features, labels)
             yield features, labels

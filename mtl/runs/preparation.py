@@ -224,7 +224,14 @@ def build_training(
     run: experiment_lib.Run,
     model_dir: str,
 ) -> None:
-    """Build a training step for one device in the open graph."""
+    """Build a training step for one device in the open graph.
+
+    Args:
+      data: the pipeline, of which no rows are read.
+      model: the model; the function fills its schedules and fits its columns.
+      run: the settings of the run.
+      model_dir: the folder of the run, with the statistics of the training split.
+    """
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
@@ -247,7 +254,7 @@ def build_training(
 def _check_best(
     best: checkpoints.Best, model: model_lib.MultiTaskModel, metrics: Sequence[str]
 ) -> None:
-    """Refuse a `Best.metric` that does not exist, or of which the better direction is unknown."""
+    """Refuse a `Best.metric` that does not exist, or whose better direction is unknown."""
     checks.one_of("Best.metric", best.metric, metrics)
     best.with_direction(model.find_direction(best.metric)).require_direction()
 
@@ -351,7 +358,15 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
 
 
 def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:
-    """Fail unless the number of replicas and micro-batches divides the rows that heads add."""
+    """Fail unless the number of replicas and micro-batches divides the rows that heads add.
+
+    Args:
+      model: the model with the heads.
+      parts: the number of equal parts of a batch: replicas times micro-batches.
+
+    Raises:
+      UserError: `parts` does not divide the rows of a head.
+    """
     for head in model.heads:
         num_rows = types.read_member(head, types.AddingHead, "rows_added")
         subject = "Run.micro_batches times the number of replicas"

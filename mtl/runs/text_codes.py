@@ -24,7 +24,12 @@ with deferred.imports():  # Imported only if texts are replaced by ids.
 
 
 def observe(run: types.ObservedRun) -> Coding | None:
-    """Return an observer if training takes decoded rows and columns look values up, or None."""
+    """Return an observer that replaces texts in the training data by ids.
+
+    Returns:
+      The observer; None if the columns of the run look up no values, if the pipeline takes no
+      decoded rows, or if a step has micro-batches or added rows.
+    """
     experiment = run.experiment
     # Ids are looked up for the tensor of the whole batch, and not for tensors of micro-batches.
     if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):

@@ -113,7 +113,15 @@ def count_in_predictions(
     where: str,
     tell: Tell,
 ) -> Callable[..., Any]:
-    """Return a `model_fn` whose predictions also count unknown values."""
+    """Return a `model_fn` whose predictions also count unknown values.
+
+    Args:
+      model_fn: takes features, labels and a mode, and returns an EstimatorSpec.
+      columns: the columns of the model.
+      statistics: the statistics of the training split, such as vocabularies.
+      where: the name of the rows in the report, such as "that are predicted".
+      tell: called with the lines of the report, after the first pass over rows.
+    """
 
     def count_values(features: Any, labels: Any, mode: str, **others: Any) -> Any:
         estimator_spec = model_fn(features, labels, mode, **others)
@@ -223,6 +231,13 @@ def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> 
     """Return lines about unknown values in the first rows of the training split.
 
     The files of a continued run may have changed since its columns were fitted.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, with the statistics of the training split.
+
+    Returns:
+      A line for each field with many unknown values; [] if there is none.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)

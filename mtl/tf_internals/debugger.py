@@ -31,7 +31,11 @@ def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
 
 
 def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
-    """Return settings for a session that runs every op of the graph, without optimisations."""
+    """Return settings for a session that runs every op of the graph, without optimisations.
+
+    Args:
+      config: the settings of the session with optimisations, which stay unchanged.
+    """
     result = tf1.ConfigProto()
     result.CopyFrom(config)
     result.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -45,7 +49,11 @@ def open_dump(folder: str) -> Any:
 
 
 def list_nodes(dump: Any) -> Iterator[tf.compat.v1.NodeDef]:
-    """Yield all nodes that ran, also in loops and branches, without nodes of the debugger."""
+    """Yield all nodes that ran, also in loops and branches, without nodes of the debugger.
+
+    Args:
+      dump: a `DebugDumpDir`, as from `open_dump`.
+    """
     for graph in dump.reconstructed_non_debug_partition_graphs().values():
         yield from graph.node
 

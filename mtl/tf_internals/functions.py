@@ -13,7 +13,10 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yield the operations of all functions that a graph calls, directly or indirectly."""
+    """Yield the operations of all functions that a graph calls, directly or indirectly.
+
+    If a graph calls a function twice, the operations of the function come twice.
+    """
     for operation in graph.get_operations():
         if operation.type in _CALLS:
             function = graph._get_function(operation.get_attr("f").name)

@@ -17,7 +17,7 @@ with deferred.imports():
 def collect_updates(model: Any, inputs: Any) -> None:
     """Add the updates and penalties of a Keras model to the collections of the graph.
 
-    Updates, such as those of batch norm, are added to UPDATE_OPS. Regularisers of weights and
+    Updates, for example of batch norm, are added to UPDATE_OPS. Regularisers of weights and
     activities, and losses of `add_loss`, are added to REGULARIZATION_LOSSES. If you call a model
     twice, pass its inputs through `tf.identity`, because calls are distinguished by their input
     tensors.
@@ -45,7 +45,11 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
-    """Let new layers of Keras 2 compute in `dtype`, with float32 weights, in the context."""
+    """Let new layers of Keras 2 compute in `dtype`, with float32 weights, in the context.
+
+    Args:
+      dtype: tf.float16 or tf.bfloat16; tf.float32 changes nothing. With Keras 3, nothing changes.
+    """
     if dtype == tf.float32 or not keras_lib.in_use().startswith("2."):
         yield
         return

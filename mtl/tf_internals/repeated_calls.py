@@ -27,6 +27,9 @@ def prepare(session: tf.compat.v1.Session) -> None:
     """Let a session reuse its analysis of fetches, in calls without feeds and options.
 
     Results and errors of calls do not change.
+
+    Args:
+      session: the session, whose attribute `run` is replaced.
     """
     run = session.run
     # The dict also holds the fetches. Without this reference, a new tensor could get the id of a

@@ -21,13 +21,26 @@ FILE = "saved_model.pb"
 
 
 def read(directory: str) -> Any:
-    """Read the MetaGraphDef of a SavedModel."""
+    """Read the MetaGraphDef of a SavedModel.
+
+    Args:
+      directory: the folder that contains saved_model.pb.
+
+    Returns:
+      The first MetaGraphDef; changes of this object change no file.
+    """
     return _read_proto(directory).meta_graphs[0]
 
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
-    """Read the MetaGraphDef of a SavedModel; write it at the end of the context."""
+    """Yield the MetaGraphDef of a SavedModel, and write it at the end of the context.
+
+    After an error in the context, the file stays as it was.
+
+    Args:
+      directory: the folder that contains saved_model.pb.
+    """
     proto = _read_proto(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:
@@ -36,7 +49,14 @@ def edited(directory: str) -> Iterator[Any]:
 
 
 def assets(meta_graph: Any) -> dict[str, str]:
-    """Return {name of the constant with the path of an asset: file name in the SavedModel}."""
+    """Return the files that the graph of a SavedModel reads, such as vocabularies.
+
+    Args:
+      meta_graph: a MetaGraphDef, as from `read`.
+
+    Returns:
+      {name of the constant with the path of a file: name of the file in the SavedModel}.
+    """
     definitions = [*meta_graph.asset_file_def]
     collection = meta_graph.collection_def.get(tf.compat.v1.saved_model.ASSETS_KEY)
     for asset in collection.any_list.value if collection else ():

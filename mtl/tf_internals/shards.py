@@ -15,7 +15,13 @@ from mtl.deferred import tf
 
 
 class Shard(NamedTuple):
-    """The name and the shape of the whole variable, and the index of the shard's first row."""
+    """The whole variable of a shard, and the place of the shard in the whole variable.
+
+    Attributes:
+      name: the name of the whole variable.
+      shape: the shape of the whole variable.
+      first: the index of the shard's first row in the whole variable.
+    """
 
     name: str
     shape: list[int]

@@ -22,7 +22,11 @@ Stacks = Mapping[int, tuple[Sequence[str], int]]
 
 
 def add_stack_saver(stacks: Stacks) -> tf.compat.v1.train.Saver:
-    """Add a saver for all variables to the graph; it saves the members of stacks."""
+    """Add a saver for all variables to the graph; it saves the members of stacks.
+
+    Args:
+      stacks: the stacked variables, which must be variables of the graph.
+    """
     return savers.add_saver(_Builder(stacks))
 
 

@@ -21,7 +21,14 @@ _ENDING = ".xplane.pb"
 
 
 class Event(NamedTuple):
-    """An event of a thread: its name, its start and end in picoseconds, and its statistics."""
+    """An event of a thread or a stream.
+
+    Attributes:
+      name: the name of the event.
+      start: the time of the start in picoseconds.
+      end: the time of the end in picoseconds.
+      stats: {name of a statistic: its value}.
+    """
 
     name: str
     start: int
@@ -30,7 +37,12 @@ class Event(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """A device, such as /host:CPU, and its threads or streams, (name, events in order) each."""
+    """A device, with its threads or streams.
+
+    Attributes:
+      name: the name of the device, such as "/host:CPU".
+      lines: (name, events in order) for each thread or stream.
+    """
 
     name: str
     lines: list[tuple[str, list[Event]]]

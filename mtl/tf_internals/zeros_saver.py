@@ -18,7 +18,13 @@ with deferred.imports():
 
 
 def add_zeros_saver(lacking: Collection[str]) -> None:
-    """Add a saver for all variables to the graph; it restores zeros for the names `lacking`."""
+    """Add a saver for all variables to the graph; it restores zeros for some variables.
+
+    If the graph already has a saver, nothing is added.
+
+    Args:
+      lacking: the names of the variables that are missing in the checkpoint.
+    """
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
         return  # Another replica has already added a saver.
     savers.add_saver(_Builder(lacking))

@@ -95,7 +95,11 @@ class Csv(types.Source):
         checks.require(differ, "Csv.list_delimiter", "differ from delimiter", self.list_delimiter)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split."""
+        """Return the lines of a split.
+
+        Raises:
+          UserError: the split does not exist, or `check_split` refuses a file.
+        """
         # Line by line, because a checkpoint of the input holds the current block. A block of lines
         # may have a bad line, which would stay in the checkpoint after you correct the file.
         paths = self.check_split(split)

@@ -57,7 +57,16 @@ class ByField(chosen_rows.ChosenRows):
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return the mask of the rows of a split, bool [B]."""
+        """Return a mask of the rows that belong to a split.
+
+        Args:
+          split: the divided split, or one of `new_splits`.
+          texts: the value of the field in each row, string [B]; an absent value is an empty text.
+          numbers: the row numbers, int64 [B].
+
+        Returns:
+          bool [B].
+        """
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
         """Return the rule that selects the rows of a split; None if the split is unchanged."""

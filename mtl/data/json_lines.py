@@ -184,7 +184,15 @@ def _scan(
 
 
 def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Yield (line number from 1, line) for each line that is not blank; a read error is a str."""
+    """Yield the lines of a file that are not blank.
+
+    Args:
+      path: the file, which is decompressed if its name ends in ".gz".
+
+    Yields:
+      (line number from 1, line as bytes). If the file cannot be read further, the last element has
+      an error message, a str, in place of the line.
+    """
     number = 0
     try:
         with files.open_binary(path) as lines:

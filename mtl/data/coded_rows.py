@@ -298,7 +298,7 @@ class CodedRows(in_memory.InMemory):
 
 
 class CodedWindows(block_rows.Windowed):
-    """Makes training batches, with numbers and ids of texts, of a split that lies in blocks.
+    """Makes training batches of a split in blocks, with numbers and ids of texts.
 
     Args:
       spec: the fields of the rows.
@@ -339,7 +339,7 @@ class _Coded:
     Attributes:
       numbers: the number of each value, an array [N, ...] or lists, int32.
       distinct: the distinct values, [D].
-      texts: the distinct values in less memory; None for whole numbers.
+      texts: the distinct values as an Arrow array, which takes less memory; None for whole numbers.
     """
 
     def __init__(self, values: Any, field: spec_lib.Field):

@@ -200,7 +200,9 @@ class ByTime(ByField):
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the numbers of rows without a time and of all rows, and a text without a time."""
+        """Return the number of rows without a time, the number of all rows, and a text without a
+        time.
+        """
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert

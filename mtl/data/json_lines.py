@@ -71,7 +71,11 @@ class JsonLines(types.Source):
     data_dir: Annotated[str, checks.Is(str, "be a folder")] = ""
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split."""
+        """Return the lines of a split.
+
+        Raises:
+          UserError: the split does not exist, or a compressed file is truncated.
+        """
         return files.read_line_by_line(self._check_split(split), 0, _BLANK).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:

@@ -292,7 +292,12 @@ class Mixture(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn row numbers [B] into the values of fields; the first call reads all rows."""
+        """Turn row numbers [B] into the values of fields; the first call reads all rows.
+
+        Raises:
+          UserError: when built, if a source lacks a field, a record is malformed, or the rows do
+            not fit into memory.
+        """
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
         split_rows = self._load(split, fields, spec)
@@ -304,6 +309,10 @@ class Mixture(types.Source):
 
         The caller keeps the values, so this method drops the copy of the split from an earlier
         pass.
+
+        Raises:
+          UserError: a source lacks a field, a record is malformed, or the rows do not fit into
+            memory.
         """
         lock, cache = self._row_cache
         with lock:

@@ -293,7 +293,7 @@ class Pipeline:
 
     @functools.cached_property
     def _own_order(self) -> types.RowOrder:
-        """The order that the source, such as a mixture, gives to the training split, with any seed."""
+        """The order that the source, such as a mixture, gives the training split, with any seed."""
         return self._find_order(self.train_split, self.batch_size, 0)
 
     def describe_order(self, steps: int) -> list[str]:
@@ -509,8 +509,8 @@ class Pipeline:
           with_labels: False if the records lack labels.
 
         Returns:
-          Batches ({feature: [B, ...]}, {label: [B, ...]}). Without labels, each batch is {feature:
-          [B, ...]}.
+          Batches ({feature: [B, ...]}, {label: [B, ...]}). Without labels, each batch is only
+          {feature: [B, ...]}.
         """
         # A pass in order uses no seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)

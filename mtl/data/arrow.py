@@ -194,6 +194,10 @@ class Arrow(types.Source):
         """Return {field: values} for each part of the files of a split.
 
         The caller keeps the values in memory, so this method frees an earlier copy of the split.
+
+        Raises:
+          UserError: a file is damaged, lacks a column, or has a column of another type than the
+            first file; or a value does not suit its field.
         """
         fields = self._mark_parts(spec.fields)
         lock, cache = self._row_cache
@@ -332,7 +336,15 @@ class Arrow(types.Source):
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return {field: column}, without the fields that count the items of nested lists."""
+    """Return the column of each field, without the fields that count the items of nested lists.
+
+    Args:
+      fields: {name: field}.
+      rename: {field: column}, if the column has another name than the field.
+
+    Returns:
+      {field: column}; a list and its weights may have the same column.
+    """
     count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
     names = {name: field.column for name, field in fields.items() if name not in count_names}
     return {name: rename.get(column, column) for name, column in names.items()}
@@ -484,7 +496,16 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:
-    """Fail unless a file has all columns of `column_names`, {field: column}."""
+    """Fail unless a file has exactly one column of each name.
+
+    Args:
+      path: the file, for errors.
+      column_names: {field: column}.
+      schema: the schema of the file.
+
+    Raises:
+      UserError: the file lacks a column, or has several columns of the same name.
+    """
     for field, column in column_names.items():
         checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
         count = schema.names.count(column)

@@ -115,7 +115,16 @@ class Windowed:
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn a raw batch of B rows into {name: [B, ...]}."""
+        """Turn a raw batch into the values of fields.
+
+        Args:
+          batch: an element of the dataset of `take_batches`, with B rows.
+          spec: the fields to return, which are among the fields in memory.
+          with_labels: False leaves out the labels.
+
+        Returns:
+          {name: [B, ...]}; ragged for lists.
+        """
         values = self._unpack(batch)
         return {
             name: values[name] for name in (spec.fields if with_labels else spec.feature_fields)
@@ -130,7 +139,16 @@ class Windowed:
         return memory_rows.Rows(self._layout, values)
 
     def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
-        """Fail if the windows of a process need more memory than the machine has."""
+        """Fail if the windows of a process need more memory than the process may use.
+
+        Args:
+          where: the setting, for the error.
+          plan: the order of the rows.
+          num_shards: the number of processes, which share the rows of a window.
+
+        Raises:
+          UserError: the windows exceed the memory.
+        """
         rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
         size = rows * self._layout.row_bytes
         memory.require_memory(where, self._blocks.window, size, "Windows of rows take")

@@ -61,7 +61,15 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def find_choice(self, split: str) -> Choice | None:
-        """Return the rule that selects the rows of a split; None if the split is unchanged."""
+        """Return the rule that selects the rows of a split.
+
+        Args:
+          split: a new split, or a split of the inner source.
+
+        Returns:
+          The rule, which selects from the rows of the split `self.split`. None if `split` is an
+          unchanged split of the inner source.
+        """
 
     def describe_left_out(self) -> list[str]:
         """Return a warning if some rows are unexpectedly in no split."""
@@ -82,7 +90,11 @@ class ChosenRows(types.Source):
         return {}
 
     def require_keys(self) -> None:
-        """Fail if a field of `key_types` has no value in any row: its name may be misspelt."""
+        """Fail if a field of `key_types` has no value in any row: its name may be misspelt.
+
+        Raises:
+          UserError: no row of the split `self.split` has a value in the field.
+        """
         for name, kind in self.key_types.items():
             spec = spec_lib.Spec(features={name: kind}, labels={}, defaults={name: _ABSENT[kind]})
             absent = _ABSENT["int64"] if kind == "int64" else b""
@@ -92,7 +104,14 @@ class ChosenRows(types.Source):
             checks.require(has_key, where, f"be in a row of split {self.split!r}", "no value")
 
     def add_keys(self, spec: spec_lib.Spec) -> spec_lib.Spec:
-        """Return a specification with the fields of `key_types` as further features."""
+        """Return a specification with the fields of `key_types` as further features.
+
+        Args:
+          spec: the specification; its fields stay as they are.
+
+        Returns:
+          The wider specification. An added field has a default, so a row may lack the key.
+        """
         kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
         absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
         features, defaults = {**spec.features, **kinds}, {**spec.defaults, **absent}
@@ -226,7 +245,15 @@ class ChosenRows(types.Source):
         return read(self.split, spec), spec.fields
 
     def count_rows(self, choice: Choice) -> tuple[int, int]:
-        """Return the number of rows in the original split, and the number of selected rows."""
+        """Count the rows of the split `self.split`, and the rows that a rule selects.
+
+        Args:
+          choice: the rule.
+
+        Returns:
+          The number of all rows, and the number of selected rows. A malformed record ends both
+          counts without an error.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def count(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
@@ -256,7 +283,15 @@ class ChosenRows(types.Source):
         return choice.takes(numbers, self.read_keys(choice, batch))
 
     def read_keys(self, choice: Choice, batch: Any) -> dict[str, tf.Tensor]:
-        """Return {key: texts, [B]} of raw records."""
+        """Read the keys of raw records.
+
+        Args:
+          choice: a rule, which names the keys.
+          batch: B raw records, as `decode` takes them.
+
+        Returns:
+          {key: texts, string [B]}; {} if the rule reads no keys. An absent key is an empty text.
+        """
         if not choice.keys:
             return {}
         return _to_texts(self.source.decode(batch, self._specify_keys(choice), False))
@@ -299,7 +334,14 @@ def _describe_hidden_splits(source: ChosenRows) -> list[str]:
 
 
 def list_splits(source: Any) -> list[str]:
-    """Return the splits that the settings of a source, or of its inner sources, name."""
+    """Return the splits that the settings of a source, or of its inner sources, name.
+
+    Args:
+      source: any source.
+
+    Returns:
+      The splits, outer sources first. A split that several settings name occurs several times.
+    """
     names: list[str] = []
     while source is not None:
         for setting in ("files", "splits", "held_out", "starts", "shares"):

@@ -91,7 +91,7 @@ class Coding:
         self.added = list(number_fields)
 
     def _divide_texts(self) -> tuple[list[str], list[str]]:
-        """Return the coded fields with one text in a row, and those with several."""
+        """Return the coded fields with one text in a row, and the fields with several texts."""
         fields = [self._spec.fields[name] for name in self.encoders]
         texts = [field for field in fields if field.dtype == "string"]
         scalars = [field.name for field in texts if not field.shape]
@@ -125,7 +125,15 @@ class Coding:
         return [*self.scalar_ids, *self.other_ids]
 
     def code(self, values: Mapping[str, packed.Values], look_up: Lookups) -> dict[str, Any]:
-        """Return {name of `fields`: its values}, given {field of the rows: its values}."""
+        """Replace texts by numbers, and look up the ids of fields.
+
+        Args:
+          values: {field of the rows: its packed values}, of all fields of `spec`.
+          look_up: the result of `open_lookups`.
+
+        Returns:
+          {name of `fields`: its values}.
+        """
         coded = {name: _Coded(values[name], self._spec.fields[name]) for name in self.encoders}
         tables = look_up([coded[name].distinct for name, _ in self._pairs])
         ids = {
@@ -152,14 +160,30 @@ class Coding:
     def choose(
         self, values: Mapping[str, Any], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Return the values of the fields of a specification, and those of added features."""
+        """Return the fields of a specification, and the added features.
+
+        Args:
+          values: {name: [B, ...]}.
+          spec: the specification.
+          with_labels: False leaves out the labels.
+
+        Returns:
+          {name: [B, ...]}. The added features hold the numbers and ids of coded scalar texts.
+        """
         names = [*(spec.fields if with_labels else spec.feature_fields), *self.added]
         return {name: values[name] for name in names if name in values}
 
     def take_apart(
         self, features: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-        """Return {field: numbers} of scalar texts and {(field, column): ids} of a batch."""
+        """Return the numbers of coded scalar texts, and the ids of all coded fields.
+
+        Args:
+          features: the features of a training batch, {name: [B, ...]}.
+
+        Returns:
+          {field: numbers, int64 [B]}, and {(field, column): ids, int64 in the shape of the field}.
+        """
         numbers = dict(zip(self.scalars, _unstack(features, _NUMBERS), strict=True))
         ids = dict(zip(self.scalar_ids, _unstack(features, _IDS), strict=True))
         for pair in self.other_ids:
@@ -179,8 +203,8 @@ class Texts:
     """The distinct texts of rows, by the numbers that stand for them in the batches.
 
     Attributes:
-      most_rows: texts of windows are dropped once so many later rows are in batches; infinity keeps
-        all texts.
+      most_rows: the texts of a window are dropped once this number of later rows is in batches;
+        infinity keeps all texts.
     """
 
     def __init__(self) -> None:
@@ -211,7 +235,15 @@ class Texts:
         return firsts
 
     def find(self, field: str, numbers: np.ndarray) -> np.ndarray:
-        """Return the texts of a field with these numbers, int64 [...], as objects [...]."""
+        """Return texts by their numbers.
+
+        Args:
+          field: the field of the texts.
+          numbers: int64 of any shape [...], from batches that are still in use.
+
+        Returns:
+          Bytes, an array of objects in the shape of `numbers`.
+        """
         with self._lock:
             parts = list(self._parts)
         texts = np.full(numbers.shape, None, object)
@@ -266,7 +298,7 @@ class CodedRows(in_memory.InMemory):
 
 
 class CodedWindows(block_rows.Windowed):
-    """Makes training batches, with numbers and ids of texts, of a split that lies in blocks.
+    """Makes training batches of a split in blocks, with numbers and ids of texts.
 
     Args:
       spec: the fields of the rows.
@@ -307,7 +339,7 @@ class _Coded:
     Attributes:
       numbers: the number of each value, an array [N, ...] or lists, int32.
       distinct: the distinct values, [D].
-      texts: the distinct values in less memory; None for whole numbers.
+      texts: the distinct values as an Arrow array, which takes less memory; None for whole numbers.
     """
 
     def __init__(self, values: Any, field: spec_lib.Field):
@@ -338,7 +370,7 @@ class _Coded:
         return table[self.numbers]
 
     def number_from(self, first: int) -> Any:
-        """Return `numbers` with another number for the first distinct value than 0."""
+        """Return `numbers`, increased so that the first distinct value has the number `first`."""
         if not first:
             return self.numbers
         if not isinstance(self.numbers, packed.Lists):
@@ -401,7 +433,7 @@ class CodedPipeline(pipeline.Pipeline):
 
     @property
     def starts_anywhere(self) -> bool:
-        """True, as `code_texts` takes such pipelines alone."""
+        """True, because `code_texts` takes only such pipelines."""
         return True
 
     @functools.cached_property
@@ -424,6 +456,12 @@ class CodedPipeline(pipeline.Pipeline):
         """Return the features of a training batch with texts, and remember the ids of columns.
 
         Texts come from Python. The step makes them only if it reads them.
+
+        Args:
+          features: the features of the batch, with numbers in place of texts, {name: [B, ...]}.
+
+        Returns:
+          {feature of the Spec: [B, ...]}.
         """
         numbers, ids = self._coding.take_apart(features)
         numbers = {**features, **numbers}
@@ -450,8 +488,9 @@ class CodedPipeline(pipeline.Pipeline):
         return tf.ragged.map_flat_values(make, numbers)
 
 
-# The order of the rows is that of the plain pipeline. So are the records of the settings, by which
-# `launch.debug` and a later version find the state of the input.
+# A `CodedPipeline` reads rows in the same order as a plain pipeline. With the same class name, the
+# records of its settings are also the same. `launch.debug` and later versions use these records to
+# find the state of the input.
 CodedPipeline.__qualname__ = pipeline.Pipeline.__qualname__
 
 

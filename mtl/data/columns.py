@@ -194,7 +194,15 @@ def _read_texts(
 
 
 def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
-    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts."""
+    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts.
+
+    Args:
+      texts: an Arrow array of texts [N]; nulls remain nulls.
+      form: the form.
+
+    Returns:
+      An Arrow array of texts [N].
+    """
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = pc.replace_substring_regex(plain, pattern, replacement)

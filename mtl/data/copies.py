@@ -35,13 +35,29 @@ class Reader:
         self._copies = self._paths if self._is_here else list(map(copy, paths))
 
     def lines(self, path: Any, compression: Any) -> tf.data.Dataset:
-        """Return the lines of a text file, with the compression "" or "GZIP"."""
+        """Return the lines of a text file.
+
+        Args:
+          path: one of the files, a scalar string.
+          compression: "" or "GZIP".
+
+        Returns:
+          A dataset of scalar strings, without line ends.
+        """
         if self._is_here:
             return tf.data.TextLineDataset(path, compression)
         return self._open(tf.raw_ops.TextLineDataset, path, compression_type=compression)
 
     def records(self, path: Any, compression: Any) -> tf.data.Dataset:
-        """Return the records of a TFRecord file."""
+        """Return the records of a TFRecord file.
+
+        Args:
+          path: one of the files, a scalar string.
+          compression: "", "GZIP" or "ZLIB".
+
+        Returns:
+          A dataset of scalar strings.
+        """
         if self._is_here:
             return tf.data.TFRecordDataset(path, compression)
         return self._open(tf.raw_ops.TFRecordDataset, path, compression_type=compression)
@@ -49,7 +65,18 @@ class Reader:
     def pieces(
         self, path: Any, num_bytes: Any, header: Any = 0, footer: Any = 0, compression: str = ""
     ) -> tf.data.Dataset:
-        """Return a file without its header and footer, in pieces of equal size."""
+        """Return a file without its header and footer, in pieces of equal size.
+
+        Args:
+          path: one of the files, a scalar string.
+          num_bytes: the size of a piece in bytes.
+          header: the number of bytes to leave out at the start of the file.
+          footer: the number of bytes to leave out at the end of the file.
+          compression: "", "GZIP" or "ZLIB".
+
+        Returns:
+          A dataset of scalar strings of `num_bytes` bytes.
+        """
         if self._is_here:
             return tf.data.FixedLengthRecordDataset(
                 path, num_bytes, header, footer, compression_type=compression

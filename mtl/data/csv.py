@@ -95,7 +95,11 @@ class Csv(types.Source):
         checks.require(differ, "Csv.list_delimiter", "differ from delimiter", self.list_delimiter)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split."""
+        """Return the lines of a split.
+
+        Raises:
+          UserError: the split does not exist, or `check_split` refuses a file.
+        """
         # Line by line, because a checkpoint of the input holds the current block. A block of lines
         # may have a bad line, which would stay in the checkpoint after you correct the file.
         paths = self.check_split(split)
@@ -107,7 +111,12 @@ class Csv(types.Source):
         return files.read_lines(self.check_split(split), 0 if self.columns else 1, self._dropped)
 
     def check_split(self, split: str) -> list[str]:
-        """Return the files of a split; fail if one is damaged, not text, or has another header."""
+        """Check the files of a split, and return their paths.
+
+        Raises:
+          UserError: a compressed file is truncated; or a file is not text, has another header than
+            the first file or, with `columns`, starts with a byte order mark.
+        """
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -298,7 +307,11 @@ class Csv(types.Source):
             return tf.identity(cells)
 
     def list_marks(self, field: spec_lib.Field) -> list[str]:
-        """Return the texts that mark an absent value of a field."""
+        """Return the texts that mark an absent value of a field.
+
+        Args:
+          field: the field. If it is a single text without a default, an empty text is not a mark.
+        """
         is_text = field.dtype == "string" and not field.shape and field.is_required
         marks = (*self.missing, *self.missing_in.get(field.column, ()))
         return [mark for mark in marks if mark or not is_text]
@@ -329,7 +342,18 @@ class Csv(types.Source):
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """Yield (line number from 1, line) for each example; yield a read error as a str."""
+        """Yield the lines of a file that hold an example.
+
+        Args:
+          path: one of the files of a split.
+
+        Yields:
+          (line number from 1, line as bytes). If the file cannot be read further, the last element
+          has an error message, a str, in place of the line.
+
+        Raises:
+          UserError: the file is not text, or has another header than the first file.
+        """
         self._check_start(path)
         pattern, number = re.compile(self._dropped.encode()), 0
         try:
@@ -342,7 +366,17 @@ class Csv(types.Source):
             yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
-        """Return a function that turns a line into {name: value}, or into an error message."""
+        """Return a function that parses single lines.
+
+        Args:
+          spec: the fields to read.
+
+        Returns:
+          A function from a line to {name: value}, or to an error message, a str.
+
+        Raises:
+          UserError: the files lack the column of a field, or a setting does not suit a field.
+        """
         fields = self._mark_parts(spec.fields)
         positions = self._list_positions(fields, spec)
         return lambda line: self._scan_line(line, spec, fields, positions)
@@ -371,7 +405,19 @@ class Csv(types.Source):
         return spec.example(read)
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
-        """Return the values in a cell; nested lists give a list for each item. None if absent."""
+        """Split the text of a cell into the texts of its values.
+
+        Args:
+          text: the cell.
+          field: the field.
+
+        Returns:
+          The texts of the values; for a list of lists, the texts of each item. None if the value is
+          absent, and [] for an absent list of lists.
+
+        Raises:
+          ValueError: a value in a list with weights lacks a weight.
+        """
         cell = text.strip(literals.SPACES)
         return self._split_items(cell, field) if field.is_nested else self._read_parts(cell, field)
 

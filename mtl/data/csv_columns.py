@@ -71,7 +71,15 @@ def read_split(
 
 
 def read_chunks(path: str, skip: int) -> Iterator[bytes]:
-    """Yield a file in chunks of whole lines, without the first `skip` lines."""
+    """Yield a file in chunks of whole lines.
+
+    Args:
+      path: the file, which is decompressed if its name ends in ".gz".
+      skip: the number of lines to leave out at the start.
+
+    Yields:
+      Lines, each with a line feed at its end. A chunk may be empty.
+    """
     with files.open_binary(path) as file:
         for _ in range(skip):
             file.readline()

@@ -55,21 +55,42 @@ class DrawnItems:
         return None
 
     def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
-        """Return a copy with the items that `accumulators` counted in training rows."""
+        """Return a copy with the items that `accumulators` counted in training rows.
+
+        Args:
+          task: the name of the head.
+          statistics: the statistics of the training split.
+
+        Returns:
+          A copy whose `shares` are known.
+        """
         entry = statistics.for_column(_name_statistics(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         counts = dict(zip(entry["items"], entry["counts"], strict=True))
         return _CountedItems(**settings, counts=counts)
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail if a specification lacks a feature, or a feature is a list of lists."""
+        """Fail unless a specification suits the setting `features`.
+
+        Args:
+          spec: the fields of the training rows.
+
+        Raises:
+          UserError: a name in `features` is not a feature of the specification, or is a list of
+            lists.
+        """
         for name in self.features:
             checks.one_of("DrawnItems.features", name, spec.features)
             field, where = spec.fields[name], f"DrawnItems.features {name!r}"
             checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return {name in the statistics: accumulator of the items in the field `item`}."""
+        """Return {name in the statistics: accumulator of items}.
+
+        Args:
+          task: the name of the head.
+          item: the label field that names the item of a row.
+        """
         return {_name_statistics(task): Items(item=item, features=tuple(self.features))}
 
     def append(
@@ -79,6 +100,15 @@ class DrawnItems:
 
         The label field `drawn_field(task)` holds the items of the appended rows, and is missing in
         all other rows. `num` must be a multiple of the number of parts of all processes together.
+
+        Args:
+          task: the name of the head.
+          batches: (features, labels) of this process, with a static number of rows.
+          spec: the fields of the training rows.
+          reading: the seed, the step, the parts of a batch, and the statistics with the items.
+
+        Returns:
+          Batches with `num / reading.num_shards` additional rows.
         """
         parts, num = reading.parts, self.num // reading.num_shards
         first = reading.shard * num
@@ -217,7 +247,19 @@ class Items:
         return list(map(_freeze, rows))
 
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
-        """Return the items and their counts, and write their features to a file."""
+        """Return the items and their counts, and write their features to a file.
+
+        Args:
+          directory: the folder of the file.
+          column: the name of the statistics, which also gives the file its name.
+
+        Returns:
+          {"items": items in ascending order, "counts": the number of rows of each item, "file": the
+          name of the file}.
+
+        Raises:
+          UserError: no row has an item, or the name of an item is not UTF-8.
+        """
         # Sort the items, so that the file does not depend on the order of the rows.
         items = sorted(self._rows)
         tensors: list[tf.Tensor] = []

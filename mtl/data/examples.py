@@ -24,7 +24,15 @@ _LOW, _HIGH = literals.RANGES["int64"]
 
 
 def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
-    """Serialize {field: B values, arrays or lists} as tf.Examples, [B]."""
+    """Serialize columns as tf.Examples.
+
+    Args:
+      columns: {field: B values}, each an array [B, ...] or a list. None in a list is an absent
+        value. Objects, nested lists and integers beyond 64 bits are written as JSON texts.
+
+    Returns:
+      Bytes, an array of objects [B].
+    """
     parts = [part for name, values in columns.items() for part in _serialize_column(name, values)]
     rows = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return rows.to_numpy(zero_copy_only=False)

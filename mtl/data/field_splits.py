@@ -57,7 +57,16 @@ class ByField(chosen_rows.ChosenRows):
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return the mask of the rows of a split, bool [B]."""
+        """Return a mask of the rows that belong to a split.
+
+        Args:
+          split: the divided split, or one of `new_splits`.
+          texts: the value of the field in each row, string [B]; an absent value is an empty text.
+          numbers: the row numbers, int64 [B].
+
+        Returns:
+          bool [B].
+        """
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
         """Return the rule that selects the rows of a split; None if the split is unchanged."""
@@ -191,7 +200,9 @@ class ByTime(ByField):
         return [line] * (missing > 0)
 
     def _count_left_out(self) -> tuple[int, int, str]:
-        """Return the numbers of rows without a time and of all rows, and a text without a time."""
+        """Return the number of rows without a time, the number of all rows, and a text without a
+        time.
+        """
         choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert

@@ -45,7 +45,15 @@ def list_read_errors() -> tuple[type[Exception], ...]:
 
 
 def check_files(where: str, files: Any) -> None:
-    """Fail unless `files` maps each split to a path or several paths."""
+    """Fail unless `files` maps each split to a path or several paths.
+
+    Args:
+      where: the setting, for the error.
+      files: the value of the setting.
+
+    Raises:
+      UserError: the value has another type, or names no split.
+    """
     rule = "map splits to files, such as {'train': 'train.csv'}"
     checks.mapping(where, files, rule)
     checks.require(bool(files), where, "name a split", dict(files))
@@ -180,7 +188,14 @@ def _suggest_neighbour(path: str) -> str:
 
 
 def compression(path: str) -> str:
-    """Return `tf.data`'s name for the compression of a file, judged by the file name."""
+    """Return the name of a file's compression in `tf.data`.
+
+    Args:
+      path: the path of the file, which need not exist.
+
+    Returns:
+      "GZIP" if the name ends in ".gz"; "" for other names.
+    """
     return "GZIP" if path.endswith(".gz") else ""
 
 
@@ -208,7 +223,16 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return the same blocks as `read_lines`, but read the files line by line."""
+    """Return the same lines as `read_lines`, but read the files line by line.
+
+    Args:
+      paths: the files, one after the other; names that end in ".gz" are decompressed.
+      skip: the number of lines to leave out at the beginning of each file.
+      dropped: a pattern; a line is left out if the whole line matches.
+
+    Returns:
+      Blocks of up to 1,024 lines, string [n].
+    """
     inputs = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     reader = copies.Reader(paths)
     lines = inputs.flat_map(lambda *file: reader.lines(*file).skip(skip))
@@ -216,7 +240,14 @@ def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.
 
 
 def find_change(error: str) -> str | None:
-    """Return the path of a changed file from an error message of TensorFlow, or None."""
+    """Find the path of a file that changed while TensorFlow read it.
+
+    Args:
+      error: the message of an error.
+
+    Returns:
+      The path; None if the error has another cause.
+    """
     match = _OTHER_SIZE.search(error)
     return match and match.group(1)
 
@@ -256,7 +287,14 @@ def _measure_size(path: str) -> int:
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[Any]:
-    """Open a file to read its decompressed bytes."""
+    """Open a file to read its decompressed bytes.
+
+    Args:
+      path: a local or remote file, which is compressed if its name ends in ".gz".
+
+    Yields:
+      A file object with `read` and `readline`, which also iterates over lines.
+    """
     with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if compression(path):
             with gzip.GzipFile(fileobj=file) as gzip_file:
@@ -271,6 +309,9 @@ def check_text(path: str, may_have_mark: bool = True) -> None:
     Args:
       path: the file.
       may_have_mark: False refuses a byte order mark, which would become part of the first value.
+
+    Raises:
+      UserError: the file has another format, or a byte order mark that is refused.
     """
     try:
         with open_binary(path) as file:
@@ -292,6 +333,12 @@ def check_whole(path: str) -> None:
     """Fail if a compressed file is truncated, because `tf.data` would silently stop there.
 
     A process reads each file only once, unless its size or time changes.
+
+    Args:
+      path: the file; a file that is not compressed always passes.
+
+    Raises:
+      UserError: the file is truncated, or is not a gzip file.
     """
     if compression(path):
         copy = remote.copy_here(path)

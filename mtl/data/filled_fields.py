@@ -37,7 +37,14 @@ class Filled(NamedTuple):
         return dataclasses.replace(self.field, default=self.content).value(None)
 
     def repeat(self, count: int) -> packed.Values:
-        """Return the constant value for `count` rows."""
+        """Return the constant value for several rows.
+
+        Args:
+          count: the number of rows.
+
+        Returns:
+          The values in a form of `packed`: an array [count, *shape], `Texts` or `Lists`.
+        """
         field = self.field
         if field.is_ragged:
             length = 0 if self.content is None else 1
@@ -70,7 +77,16 @@ def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
 
 
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
-    """Return a specification with only some fields; None if no field is left."""
+    """Return a specification with only some fields.
+
+    Args:
+      spec: the specification.
+      names: the fields to keep; unknown names have no effect.
+
+    Returns:
+      A specification without keys; None if it would have no field. If only labels are left, they
+      become features, because a specification needs a feature.
+    """
     features, labels, defaults = (
         {name: value for name, value in mapping.items() if name in names}
         for mapping in (spec.features, spec.labels, spec.defaults)

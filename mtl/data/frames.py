@@ -129,7 +129,12 @@ class Table:
             yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
 
     def holds_whole_numbers(self, name: str) -> bool:
-        """Return True if each value of a column is absent or a whole number, such as 7 or 7.0."""
+        """Return True if a column holds whole numbers, such as 7 or 7.0.
+
+        Args:
+          name: the column. Its absent values do not count; if all values are absent, the result is
+            False.
+        """
         values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
         kinds = set(map(type, values))
         return bool(kinds) and kinds <= {int, float} and all(value % 1 == 0 for value in values)
@@ -161,7 +166,15 @@ class Frames(types.Source):
         checks.require(bool(self.splits), "Frames.splits", "name a split", dict(self.splits))
 
     def table(self, split: str, fields: Mapping[str, spec_lib.Field]) -> Table:
-        """Return a table that reads fields of a split."""
+        """Return a table that reads fields of a split.
+
+        Args:
+          split: the split.
+          fields: {name: field} of the fields to read.
+
+        Raises:
+          UserError: the split does not exist, or `Table` refuses its rows.
+        """
         checks.one_of("Frames.splits", split, self.splits)
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
 

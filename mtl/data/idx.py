@@ -70,7 +70,13 @@ class Idx(types.Source):
                 checks.is_a(where, path, str, _FIXED)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {field: bytes}."""
+        """Return the rows of a split as {field: bytes}.
+
+        Raises:
+          UserError: the split or a file does not exist, or a file is damaged. Or the files of a
+            split differ in their numbers of rows, or differ from the files of the first split in
+            type or shape.
+        """
         arrays = self._read_headers(split)
         return tf.data.Dataset.zip(
             {

@@ -64,7 +64,11 @@ class ImageFiles(types.Source):
         return types.read_member(self.source, types.Source, "find_key_type")(name)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of the inner source, which contain paths."""
+        """Return the raw records of the inner source, which contain paths.
+
+        Raises:
+          UserError: `folder` does not exist.
+        """
         self.require_folder()
         return self.source.records(split)
 
@@ -94,7 +98,19 @@ class ImageFiles(types.Source):
     def read_row(
         self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
     ) -> dict[str, types.PythonValue] | str:
-        """Return a row with bytes in place of paths, or an error message about a file."""
+        """Replace paths in a row by the bytes of the files.
+
+        Args:
+          values: {name: value} of a row, as `scan` of the inner source yields it.
+          spec: the fields of the row.
+
+        Returns:
+          {name: value}; or an error message, a str, if a file cannot be read or is not an image.
+
+        Raises:
+          UserError: the setting `fields` names an unknown field, or a field that is not a single
+            text.
+        """
         # A pass over labels or keys reads no images, because its Spec lacks the fields.
         columns = source_lib.list_columns(self.source)
         for name in self.fields if columns else ():
@@ -110,7 +126,15 @@ class ImageFiles(types.Source):
         return {**values, **contents}
 
     def find_problem(self, name: str, path: Any) -> str:
-        """Return an error message if the file at `path` is not an image; otherwise ""."""
+        """Check that a path names an image.
+
+        Args:
+          name: the field that holds the path, for the message.
+          path: the path, as bytes or text.
+
+        Returns:
+          An error message; "" if the file is an image.
+        """
         content = self.read_file(name, path)
         if isinstance(content, str):
             return content
@@ -118,7 +142,16 @@ class ImageFiles(types.Source):
         return self._describe(name, path, reason) if reason else ""
 
     def read_file(self, name: str, path: Any) -> bytes | str:
-        """Return the bytes of the file at `path`, or an error message as a str."""
+        """Read the file at a path.
+
+        Args:
+          name: the field that holds the path, for the message.
+          path: the path, as bytes or text.
+
+        Returns:
+          The bytes of the file. Or an error message, a str, if the path lies outside of `folder`,
+          or the file cannot be read.
+        """
         text = os.fsdecode(path)
         is_absolute = re.match(_ABSOLUTE, text) is not None
         # ".." could leave the folder, and C++ would end the file name at NUL.
@@ -142,7 +175,11 @@ class ImageFiles(types.Source):
         return f"field {name!r} must {images.RULE}, got {os.fsdecode(path)!r}{folder}. {reason}"
 
     def require_folder(self) -> None:
-        """Fail unless `folder` exists."""
+        """Fail unless `folder` exists.
+
+        Raises:
+          UserError: the folder does not exist, or its storage cannot be reached.
+        """
         storage.require_path("ImageFiles.folder", self._root or ".")
         is_there = tf.io.gfile.isdir(self._root or ".")
         checks.require(is_there, "ImageFiles.folder", "be a folder that exists", self.folder)

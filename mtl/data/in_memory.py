@@ -3,7 +3,8 @@
 rows = in_memory.InMemory(csv.Csv(files=...), spec)
 rows.list_rows("train")                     # [N]; a process reads the split once
 
-`Pipeline.cache` does this. The order of the rows then needs no state: see `mtl.data.order`.
+`Pipeline.cache` uses this source. Training then needs no saved state for the order of the rows: see
+`mtl.data.order`.
 """
 
 from __future__ import annotations

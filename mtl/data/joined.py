@@ -270,7 +270,11 @@ class Joined(types.Source):
     def read_values(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterable[Mapping[str, packed.Values]] | None:
-        """Return the values of a split in blocks; None if only `decode` can read the values."""
+        """Return the values of a split in blocks; None if only `decode` can read the values.
+
+        Raises:
+          UserError: a table has a bad row, or two rows with one key.
+        """
         source_spec, parts = self._divide(spec.fields, spec)
         with self._suggest_fields():
             blocks = types.read_member(self.source, types.Source, "read_values")(split, source_spec)
@@ -311,7 +315,11 @@ class Joined(types.Source):
         return types.Blocks(blocks.sizes, blocks.window, read)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Yield (location, values or error) for each record of a split."""
+        """Yield (location, values or error) for each record of a split.
+
+        Raises:
+          UserError: a table has a bad row, or two rows with one key.
+        """
         source_spec, parts = self._divide(spec.fields, spec)
         tables = self._load_all(parts, spec)
         with self._suggest_fields():
@@ -324,7 +332,16 @@ class Joined(types.Source):
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Joined:
-        """Return a copy in which `change(source, spec)` replaces each inner source."""
+        """Return a copy with other inner sources.
+
+        Args:
+          spec: the fields to read from the joined rows.
+          change: a function from an inner source, and from a specification of its fields, to the
+            source that replaces it.
+
+        Returns:
+          The copy. Tables without a field in `spec` are unchanged.
+        """
         source_spec, parts = self._divide(spec.fields, spec)
         tables = dict(self.tables)
         for key, fields in parts.items():

@@ -71,7 +71,11 @@ class JsonLines(types.Source):
     data_dir: Annotated[str, checks.Is(str, "be a folder")] = ""
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split."""
+        """Return the lines of a split.
+
+        Raises:
+          UserError: the split does not exist, or a compressed file is truncated.
+        """
         return files.read_line_by_line(self._check_split(split), 0, _BLANK).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
@@ -184,7 +188,15 @@ def _scan(
 
 
 def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Yield (line number from 1, line) for each line that is not blank; a read error is a str."""
+    """Yield the lines of a file that are not blank.
+
+    Args:
+      path: the file, which is decompressed if its name ends in ".gz".
+
+    Yields:
+      (line number from 1, line as bytes). If the file cannot be read further, the last element has
+      an error message, a str, in place of the line.
+    """
     number = 0
     try:
         with files.open_binary(path) as lines:

@@ -39,7 +39,15 @@ class LabelCounts:
         self._counts.update(labels.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the labels, the count of each label, and the number of all rows."""
+        """Return the counts of labels, which `read_counts` reads from the statistics.
+
+        Returns:
+          {"values": labels in ascending order without missing labels, "counts": the number of rows
+          of each label, "rows": the number of all rows, with or without a label}.
+
+        Raises:
+          UserError: a label is not UTF-8.
+        """
         del directory, column
         where = f"label {self.label!r}"
         counts = {literals.decode_text(where, v): count for v, count in self._counts.items()}

@@ -137,7 +137,12 @@ class LongTail(chosen_rows.ChosenRows):
         return {self.label: self.label_type}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the rule that selects the rows of a split; None if the split is unchanged."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged.
+
+        Raises:
+          UserError: the divided split has fewer than two classes; or a class has too few rows for
+            the settings, or would keep no row.
+        """
         return chosen_rows.choose_by_mask(self._masks[split]) if split in self._masks else None
 
     @functools.cached_property

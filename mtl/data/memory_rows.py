@@ -4,10 +4,9 @@ layout = memory_rows.Layout(spec.fields)
 rows = memory_rows.Rows(layout, {"age": [N], "words": N lists})
 values = memory_rows.take(layout, lambda split: rows, splits, numbers)   # {field: [B, ...]}
 
-To read a row from one matrix takes one memory access, and from 40 arrays takes 40 accesses. So all
-fields of a type share one matrix. A matrix of texts holds indices into the distinct texts. To copy
-a text from Python to TensorFlow is slow, so a batch copies each distinct text once, and TensorFlow
-repeats it.
+All fields of a type share one matrix, because a row of a matrix takes one memory access, and a row
+of 40 arrays takes 40. A matrix of texts holds indices into the distinct texts. Copying a text from
+Python to TensorFlow is slow, so a batch copies each distinct text once, and TensorFlow repeats it.
 """
 
 from __future__ import annotations
@@ -81,7 +80,15 @@ class Layout:
         return arrays + ["string"] * self.has_texts
 
     def unpack(self, arrays: Sequence[tf.Tensor], size: int | None) -> dict[str, Any]:
-        """Turn the arrays of `Rows.take` into {field: [B, ...]}."""
+        """Turn the arrays of `Rows.take` into the values of fields, in graph code.
+
+        Args:
+          arrays: the arrays as tensors, of the types `kinds`.
+          size: the static number of rows, B; None if the number is unknown.
+
+        Returns:
+          {field: [B, ...]}; ragged for lists.
+        """
         fields: dict[str, Any] = {}
         parts = iter(arrays)
         texts = arrays[-1]
@@ -109,7 +116,14 @@ class Taker(Protocol):
     """Rows in memory that a graph can gather by number."""
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values for row numbers, int64 [B], in the form of `Rows.take`."""
+        """Return the values of some rows.
+
+        Args:
+          rows: the row numbers, int64 [B].
+
+        Returns:
+          The values in the form of `Rows.take`.
+        """
 
 
 class Rows:
@@ -140,11 +154,15 @@ class Rows:
         return len(self._matrices[0]) if self._matrices else len(self._lists[0][1]) - 1
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values for row numbers, [B].
+        """Return the values of some rows.
 
-        The result holds a matrix for each type, the values and row splits of each list, and the
-        distinct texts of these rows. Matrices and lists of texts hold indices into the distinct
-        texts.
+        Args:
+          rows: the row numbers, int64 [B].
+
+        Returns:
+          A matrix for each type, [B, columns]. Then the values of each list, and its row splits,
+          int64 [B + 1]. With texts, the last array holds the distinct texts of these rows; matrices
+          and lists of texts hold int32 indices into the distinct texts.
         """
         arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:

@@ -150,7 +150,11 @@ class MovedOrder(types.RowOrder):
         return self._moved.take(steps, positions)
 
     def count_epochs(self, step: int) -> dict[str, float]:
-        """Return {source: the number of its epochs before a step}, whose rates are decided."""
+        """Return {source: the number of its epochs before a step}.
+
+        Args:
+          step: the step, before which all rates must be decided.
+        """
         return self._moved.count_epochs(step)
 
     def describe(self, steps: int) -> list[str]:

@@ -232,7 +232,15 @@ class Mixture(types.Source):
         return self.rates.every - len(self.sources) - 2
 
     def list_tasks(self, heads: Sequence[types.Head], spec: spec_lib.Spec) -> dict[str, list[str]]:
-        """Return {source: tasks that have labels in the rows of the source}."""
+        """Return the tasks that have labels in the rows of each source.
+
+        Args:
+          heads: the heads, one for each task.
+          spec: the fields; a source that `labels` does not name has all labels of `spec`.
+
+        Returns:
+          {source: names of tasks}.
+        """
         source_labels = {name: self.labels.get(name, spec.labels) for name in self.sources}
         return {
             name: [head.name for head in heads if head.field in labels]
@@ -284,7 +292,12 @@ class Mixture(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn row numbers [B] into the values of fields; the first call reads all rows."""
+        """Turn row numbers [B] into the values of fields; the first call reads all rows.
+
+        Raises:
+          UserError: when built, if a source lacks a field, a record is malformed, or the rows do
+            not fit into memory.
+        """
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
         split_rows = self._load(split, fields, spec)
@@ -294,7 +307,12 @@ class Mixture(types.Source):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[dict[str, packed.Values]]:
         """Yield {field: its values in the rows of a source} for each source of a split.
 
-        The caller keeps the values. So the copy of the split from an earlier pass is dropped.
+        The caller keeps the values, so this method drops the copy of the split from an earlier
+        pass.
+
+        Raises:
+          UserError: a source lacks a field, a record is malformed, or the rows do not fit into
+            memory.
         """
         lock, cache = self._row_cache
         with lock:
@@ -318,13 +336,27 @@ class Mixture(types.Source):
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Mixture:
-        """Return a copy in which `change(source, spec)` replaces each source."""
+        """Return a copy with other sources.
+
+        Args:
+          spec: the fields to read from the mixture.
+          change: a function from a source, and from a specification of its fields, to the source
+            that replaces it.
+        """
         specs = {name: self._divide(name, spec.fields, spec)[0] for name in self.sources}
         sources = {n: change(source, specs[n] or spec) for n, source in self.sources.items()}
         return dataclasses.replace(self, sources=sources)
 
     def list_parts(self, split: str) -> list[Part]:
-        """Return the sources of a split."""
+        """Return the sources of a split.
+
+        Args:
+          split: a split of all or of some sources, such as "test". Or a split of a single source,
+            such as "ratings/test".
+
+        Returns:
+          The sources in the order of the settings. The sources need not have the split.
+        """
         name, _, source_split = split.partition("/")
         # "ratings/test" names a split of one source, but other split names may also have a slash.
         if source_split and name in self.sources:

@@ -99,9 +99,16 @@ class Decisions:
             self._changed.notify_all()
 
     def wait(self, interval: int, count: int) -> np.ndarray:
-        """Wait for the factors of an interval, and return them, float64 [S], S = `count`.
+        """Wait for the factors of an interval.
 
         All factors of the first two intervals are 1.
+
+        Args:
+          interval: the number of the interval, from 0.
+          count: S, the number of sources.
+
+        Returns:
+          The factors, float64 [S].
 
         Raises:
           UserError: no training runs in this process, or the training has ended.

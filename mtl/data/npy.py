@@ -81,7 +81,12 @@ class Npy(types.Source):
     )
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"folder": folder of the split, "name": file name}."""
+        """Return the rows of a split as {"folder": folder of the split, "name": file name}.
+
+        Raises:
+          UserError: the split or its folder does not exist, or the folder has no folders of .npy
+            files.
+        """
         folder, names = self._find(split)
         rows = tf.data.Dataset.from_tensor_slices(names)
         return tf.data.Dataset.zip({"folder": source.repeat_value(folder), "name": rows})

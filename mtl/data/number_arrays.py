@@ -78,7 +78,18 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_default(field: spec_lib.Field, row: int) -> Any:
-    """Return the default that replaces an absent value; an error without default names `row`."""
+    """Return the default that replaces an absent value.
+
+    Args:
+      field: the field.
+      row: the number of the row, for the error.
+
+    Returns:
+      The default; "" for a single text without a default.
+
+    Raises:
+      BadValueError: the field has no default.
+    """
     if field.default is not None:
         return field.default
     if field.dtype == "string" and not field.shape:
@@ -87,7 +98,15 @@ def find_default(field: spec_lib.Field, row: int) -> Any:
 
 
 def describe_problem(field: spec_lib.Field, value: Any) -> str:
-    """Return the rest of an error message that starts with the name of the field."""
+    """Return the rest of an error message that starts with the name of the field.
+
+    Args:
+      field: the field.
+      value: the value that does not suit the type of the field.
+
+    Returns:
+      Text such as "must be int64, got 1.5", without a full stop.
+    """
     fix = ""
     if field.dtype == "string":
         fix = ". Read the column as text: 7 may have been 07 or 7.0"

@@ -48,7 +48,14 @@ def permute(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
-    """Hash integers of any shape to uint64 by SplitMix64; see `permute`."""
+    """Hash integers by SplitMix64; see `permute`.
+
+    Args:
+      values: uint64 of any shape.
+
+    Returns:
+      uint64 of the same shape.
+    """
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _FIRST
@@ -75,7 +82,15 @@ class Epochs(types.RowOrder):
         return self.find_rows((steps[:, np.newaxis] * self._batch_size + positions).ravel())
 
     def find_rows(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers at ascending positions in the stream, int64 [N]."""
+        """Return the row numbers at some positions of the stream.
+
+        Args:
+          places: ascending positions from 0 on, int64 [P]. Position N is the first row of the
+            second epoch.
+
+        Returns:
+          int64 [P].
+        """
         epochs, offsets = np.divmod(places, len(self._rows))
         if not self._is_shuffled or not len(places):
             return self._rows[offsets]

@@ -46,7 +46,12 @@ class Texts(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """N lists, stored as an array of all values, and as row splits, int64 [N + 1]."""
+    """N lists, stored as an array of all values, and as row splits.
+
+    Attributes:
+      values: the values of all lists, an array [M], or `Texts`.
+      splits: int64 [N + 1]; list i has the values from splits[i] up to splits[i + 1].
+    """
 
     values: Any
     splits: np.ndarray
@@ -92,7 +97,11 @@ def pack_field(values: Any, field: spec_lib.Field) -> Values:
 
 
 def encode_texts(texts: Any) -> Texts:
-    """Convert an Arrow array of texts without nulls to `Texts`."""
+    """Convert an Arrow array of texts to `Texts`.
+
+    Args:
+      texts: an array of text or bytes without nulls; not a `ChunkedArray`.
+    """
     encoding = texts.dictionary_encode()
     # "Large" Arrow arrays have 64-bit offsets, so the texts may exceed 2 GiB.
     distinct = encoding.dictionary.cast(pa.large_binary())
@@ -148,7 +157,14 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
 
 
 def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
-    """Return the indices of each part into the distinct texts of all parts, and these texts."""
+    """Convert the indices of several parts to indices into common distinct texts.
+
+    Args:
+      parts: the texts of each part; the list may be empty.
+
+    Returns:
+      The new indices of each part, int32, and the distinct texts of all parts.
+    """
     all_texts = pa.concat_arrays(
         [pa.array([], pa.large_binary()), *(part.distinct for part in parts)]
     )
@@ -243,7 +259,14 @@ def count_rows(values: Values, field: spec_lib.Field) -> int:
 
 
 def unpack_texts(values: Any) -> np.ndarray:
-    """Convert scalar texts to an array of bytes objects, [N]."""
+    """Convert scalar texts to an array of bytes objects.
+
+    Args:
+      values: `Texts` with one text in each row.
+
+    Returns:
+      Bytes, an array of objects [N].
+    """
     return np.array(values.distinct.to_pylist(), object)[values.numbers]
 
 

@@ -57,7 +57,15 @@ def list_files(where: str, folder: str) -> list[str]:
 
 
 def expand(where: str, paths: Sequence[str]) -> list[str]:
-    """Replace each folder among the paths by the files below the folder."""
+    """Replace each folder among the paths by the files below the folder.
+
+    Args:
+      where: the name of the setting, for errors.
+      paths: local or remote paths. A remote path can be a folder only if it is the only path.
+
+    Raises:
+      UserError: `list_files` refuses a folder.
+    """
     # A remote glob matches only files, so only a single path may be a folder.
     single = paths[:1] if len(paths) == 1 else []
     folders = [path for path in single if remote.is_remote(path) and remote.is_folder(path)]
@@ -79,7 +87,14 @@ def _is_hidden(name: str) -> bool:
 
 
 def read_keys(path: str) -> dict[str, str | None]:
-    """Return {column: value} from folder names such as year=2024; None for a null."""
+    """Return the values that folder names such as year=2024 give to columns.
+
+    Args:
+      path: the path of a file; the name of the file itself is not read.
+
+    Returns:
+      {column: text}; None in place of a text is a null. {} if no folder names a column.
+    """
     pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
     values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}
     return {

@@ -279,14 +279,21 @@ class Pipeline:
         return {}
 
     def count_epochs(self, step: int) -> Mapping[str, float]:
-        """Return {source of a mixture: the number of its epochs before a step}; {} for others."""
+        """Return the number of epochs of each source of a mixture before a step.
+
+        Args:
+          step: the step.
+
+        Returns:
+          {source: number of epochs}; {} if the source is not a mixture.
+        """
         if not self._orders_itself:
             return {}
         return types.read_member(self._own_order, types.RowOrder, "count_epochs")(step)
 
     @functools.cached_property
     def _own_order(self) -> types.RowOrder:
-        """The order of the training split by a source that decides it; the seed does not matter."""
+        """The order that the source, such as a mixture, gives the training split, with any seed."""
         return self._find_order(self.train_split, self.batch_size, 0)
 
     def describe_order(self, steps: int) -> list[str]:
@@ -365,7 +372,14 @@ class Pipeline:
 
     @contextlib.contextmanager
     def name_bad_record(self, split: str) -> Iterator[None]:
-        """If a bad record of a split raises an error, raise an error that names the record."""
+        """If a bad record of a split raises an error, raise an error that names the record.
+
+        Args:
+          split: the split that the `with` block reads.
+
+        Raises:
+          UserError: a bad record of the split explains an error of TensorFlow in the block.
+        """
         try:
             yield
         except source_lib.list_refusals() as error:
@@ -418,7 +432,7 @@ class Pipeline:
         return batches.map(take_padded), self._row_source.decode
 
     def _open_windows(self, blocks: types.Blocks) -> block_rows.Windowed:
-        """Return the maker of the training batches of a split that lies in blocks."""
+        """Return an object that makes the training batches of a split in blocks."""
         return block_rows.Windowed(self.spec.fields, blocks)
 
     def _find_order(self, split: str, batch_size: int, seed: int, parts: int = 1) -> types.RowOrder:
@@ -488,7 +502,16 @@ class Pipeline:
         memory.require_memory("Pipeline.batch_size", self.batch_size, size, subject)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
-        """Return one pass over a split in order; without labels, of {feature: [B, ...]}."""
+        """Return one pass over a split, in order.
+
+        Args:
+          split: a split of the source.
+          with_labels: False if the records lack labels.
+
+        Returns:
+          Batches ({feature: [B, ...]}, {label: [B, ...]}). Without labels, each batch is only
+          {feature: [B, ...]}.
+        """
         # A pass in order uses no seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
@@ -498,6 +521,12 @@ class Pipeline:
 
         Large batches save time, because each batch costs a millisecond or more. The first row,
         including files that it names, gives the size of a row. `batch_size` never decreases.
+
+        Args:
+          split: the split whose first row is measured.
+
+        Returns:
+          The pipeline; `self` if the split is empty, or its first row is bad.
         """
         first = next((row for _, row in self.source.scan(split, self.spec)), "")
         if isinstance(first, str):  # The split is empty, or the first row is bad.

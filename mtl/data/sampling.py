@@ -59,7 +59,14 @@ class Power:
     )
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if a label in `missing` is a class name of a head."""
+        """Fail if a label in `missing` is a class name of a head.
+
+        Args:
+          experiment: the experiment, of which the heads of the model are read.
+
+        Raises:
+          UserError: a head of the field `label` names a missing label as a class.
+        """
         for head in experiment.model.heads:
             class_names = getattr(head, "named_values", ())
             for value in self.missing if class_names and self.label == head.field else ():

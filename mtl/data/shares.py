@@ -37,7 +37,14 @@ class Shares(abc.ABC):
         self._num_sources = num_sources
 
     def count(self, place: int) -> np.ndarray:
-        """Return the number of rows of each source before a position, int64 [S]."""
+        """Return the number of rows of each source before a position.
+
+        Args:
+          place: the position, from 0.
+
+        Returns:
+          int64 [S], with the sum `place`.
+        """
         lower_bounds = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
         lower_bounds = np.maximum(lower_bounds, 0)
         sources, _ = self._draw(lower_bounds, place)

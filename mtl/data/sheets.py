@@ -97,7 +97,7 @@ def _tell(path: str, sheet: str, others: str) -> None:
 @functools.cache
 def _warn_of_formulas(path: str, copy: str) -> None:
     """Warn once if a formula has no stored value, which happens if a package wrote the file."""
-    if not zipfile.is_zipfile(copy):  # An .xls file is no ZIP archive.
+    if not zipfile.is_zipfile(copy):  # An .xls file is not a ZIP archive.
         return
     with zipfile.ZipFile(copy) as archive:
         names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]

@@ -33,7 +33,15 @@ def list_refusals() -> tuple[type[Exception], ...]:
 
 
 def check(where: str, value: Any) -> None:
-    """Fail unless `value` is a source."""
+    """Fail unless `value` is a source.
+
+    Args:
+      where: the setting, for the error.
+      value: the value of the setting.
+
+    Raises:
+      UserError: the value lacks `records`, `decode` or `scan`, or is a class in place of a source.
+    """
     rule = "be a source, such as @csv.Csv()"
     checks.has(where, value, ("records", "decode", "scan"), rule)
 
@@ -60,7 +68,16 @@ def list_columns(source: Any) -> Sequence[str]:
 
 
 def check_order(source: Any, sampler: Any) -> None:
-    """Fail if a sampler, or a source around a mixture, would override the order of the mixture."""
+    """Fail if a sampler, or a source around a mixture, would override the order of the mixture.
+
+    Args:
+      source: the source of a pipeline, or of a mixture.
+      sampler: the sampler of the pipeline; None without a sampler.
+
+    Raises:
+      UserError: the source orders its rows, and there is a sampler. Or the source holds another
+        source that orders its rows.
+    """
     if types.read_member(source, types.Source, "orders_rows"):
         name = type(source).__name__
         rule = f"be left out, as {name} decides how often rows come up"
@@ -141,7 +158,15 @@ def options() -> tf.data.Options:
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yield the elements of a dataset as NumPy values, followed by an error if one occurs."""
+    """Yield the elements of a dataset as NumPy values.
+
+    Args:
+      make_dataset: a function that makes the dataset; it is called in a new graph.
+
+    Yields:
+      The elements. If reading fails, the last value is the error, an OpError or UnicodeDecodeError,
+      which is not raised.
+    """
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
@@ -206,7 +231,14 @@ def error_text(error: Exception) -> str:
 
 
 def explain_unreadable(error: Exception) -> str:
-    """Return the reason of an error in one line, without locations in a graph or in code."""
+    """Return the reason of an error in one line, without locations in a graph or in code.
+
+    Args:
+      error: an error of TensorFlow or of Python.
+
+    Returns:
+      The line; the name of the error's class if the error has no message.
+    """
     in_tensorflow = isinstance(error, (*list_refusals(), tf.errors.OpError))
     text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
@@ -246,7 +278,12 @@ def _take_part(value: Any, index: tf.Tensor, size: int) -> Any:
 
 
 def set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Set the static number of rows of a batch, which micro-batches need."""
+    """Set the static number of rows of a batch, which micro-batches need.
+
+    Args:
+      values: {name: [B, ...]}; the tensors are changed in place.
+      size: B.
+    """
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])

@@ -48,13 +48,25 @@ Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
 
 
 class Arc(NamedTuple):
-    """The arc of a split on the circle: `length` positions from `first` on."""
+    """The arc of a split on the circle.
+
+    Attributes:
+      first: the first position, modulo `PLACES`.
+      length: the number of positions.
+    """
 
     first: int
     length: int
 
     def holds(self, places: Any) -> Any:
-        """Return the mask of the positions on the arc, bool [B]."""
+        """Return the mask of the positions on the arc.
+
+        Args:
+          places: an int, or int64 [B] of NumPy or TensorFlow.
+
+        Returns:
+          A bool, or bool [B] of the same library.
+        """
         return (places - self.first) % PLACES < self.length
 
 
@@ -139,7 +151,12 @@ class Splits(chosen_rows.ChosenRows):
         return {**kinds, **({self.stratify: self.label_type} if self.stratify else {})}
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
-        """Return the rule that selects the rows of a split; None if the split is unchanged."""
+        """Return the rule that selects the rows of a split; None if the split is unchanged.
+
+        Raises:
+          UserError: the split is the divided split, which is not among the new splits. Or, with
+            `stratify`, no row is in the split.
+        """
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
             if self.stratify:
@@ -186,7 +203,15 @@ class Splits(chosen_rows.ChosenRows):
 
 
 def check_shares(where: str, shares: Mapping[str, float]) -> None:
-    """Fail unless shares are above 0 and sum to at most 1."""
+    """Fail unless shares are above 0 and sum to at most 1.
+
+    Args:
+      where: the setting, for the error.
+      shares: {split: share}.
+
+    Raises:
+      UserError: a share is not above 0, or the sum exceeds 1.
+    """
     for split, share in shares.items():
         checks.positive(f"{where}[{split!r}]", share)
     total = sum(shares.values())

@@ -6,7 +6,7 @@ spec.Spec.labels = {"label": "int64", "qid": "int64"}
 
     2 qid:10 1:0.5 3:1.2 # document 7
 
-With many indexes, of which a row has few, read them as a list of ids with weights:
+If there are many indexes, but only a few in each row, read a list of ids with weights:
 
 spec.Spec.features = {"features": ("int64", (None,)), "features/weights": ("float32", (None,))}
 """
@@ -53,18 +53,19 @@ class Row(NamedTuple):
 class SvmLight(types.Source):
     """A source that reads lines such as `2 qid:10 1:0.5 3:1.2 # a remark`.
 
-    A row is a vector of the size in the Spec: absent indexes are 0. Or it is a list of the indexes
-    in the line, with the numbers as weights, for `features.Weighted`. Indexes must increase. Python
-    parses the lines: set `Pipeline.cache = True`, so that it does so once.
+    The Spec decides how a row is read. A vector has the size in the Spec, and 0 for each index that
+    the line lacks. A list holds the indexes in the line, with the numbers as weights, for
+    `features.Weighted`. Indexes must increase. Python parses the lines, so set
+    `Pipeline.cache = True` to parse each line only once.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
-      data_dir: where relative paths start; "" is the current directory.
-      vector: the feature that gets the numbers, of type float32 and shape (D,); or the indexes, of
-        type int64 and shape (None,), beside `<vector>/weights`.
+      data_dir: the folder in which relative paths start; "" is the current folder.
+      vector: the feature for the pairs of a line: a float32 of shape (D,) gets the numbers. An
+        int64 of shape (None,) gets the indexes, and `<vector>/weights` gets the numbers.
       label: the label, or feature, that gets the first value of a line.
       group: the label, or feature, that gets the value behind `qid:`; for `Ranking.group`.
-      first_index: the index of the first number: 1, or 0 as some programs write it.
+      first_index: the index of the first number: 1, or 0 in files of some programs.
     """
 
     files: files.Files
@@ -75,7 +76,12 @@ class SvmLight(types.Source):
     first_index: Annotated[int, checks.OneOf([0, 1])] = 1
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split."""
+        """Return the lines of a split.
+
+        Raises:
+          UserError: the split does not exist, a compressed file is truncated, or a file is not
+            text.
+        """
         return files.read_line_by_line(self._check(split), 0, _DROPPED).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
@@ -83,7 +89,7 @@ class SvmLight(types.Source):
         return files.read_lines(self._check(split), 0, _DROPPED)
 
     def shard(self, split: str, num_shards: int, shard: int) -> SvmLight | None:
-        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
+        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -104,7 +110,7 @@ class SvmLight(types.Source):
         return spec.parse(serialized_rows, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split line by line."""
+        """Yield (location, values or error) for each line of a split that holds a row."""
         self._check_fields(spec)
         pattern = re.compile(_DROPPED.encode())
         for path in self._find(split):
@@ -130,7 +136,7 @@ class SvmLight(types.Source):
         return spec_lib.weights_name(self.vector)
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail if a line cannot hold a field; a specification for a sampler may lack the vector."""
+        """Fail if a line cannot hold a field; samplers use a specification without the vector."""
         pair_names = [self.vector, *spec_lib.find_weighted(spec.fields)]
         names = dict.fromkeys([self.vector, self.label, self.group, *pair_names])
         for name, field in spec.fields.items():

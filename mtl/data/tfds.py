@@ -70,6 +70,10 @@ class Tfds(types.Source):
 
         If each feature is stored unchanged, the examples are serialized, because `decode` then
         parses a whole batch at once in a tenth of the time. Otherwise each example is a dict.
+
+        Raises:
+          UserError: the dataset cannot be read or prepared, or the split does not exist or is
+            empty.
         """
         return self._read_serialized(split) if self._stored else self._read_parsed(split)
 

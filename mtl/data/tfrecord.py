@@ -77,7 +77,14 @@ class TfRecord(types.Source):
         return {}
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield (file, iterator of serialized examples) for each file, faster than `tf.data`."""
+        """Yield the records of each file of a split, faster than `tf.data`.
+
+        Args:
+          split: the split.
+
+        Yields:
+          (file, iterator of serialized tf.Examples).
+        """
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._find_compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(_open_here(path), options)
@@ -125,7 +132,15 @@ def _find_kind(record: bytes, name: str) -> str | None:
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
-    """Parse a serialized tf.Example into {name: value}, or return an error message."""
+    """Parse a serialized tf.Example in plain Python.
+
+    Args:
+      record: the serialized tf.Example.
+      spec: the fields to read.
+
+    Returns:
+      {name: value}; or an error message, a str, if the record is malformed.
+    """
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:

@@ -44,7 +44,16 @@ class Cells(Protocol):
 
 
 def check_delimiter(where: str, delimiter: Any) -> None:
-    """Fail unless a delimiter is one character that no number contains."""
+    """Fail unless a delimiter suits lists with weights.
+
+    Args:
+      where: the setting, for the error.
+      delimiter: the value of the setting.
+
+    Raises:
+      UserError: the delimiter is not one character. Or it is a double quote, a line break, or a
+        character of numbers, such as a digit, ".", "-" or "e".
+    """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1
     fits = is_character and delimiter not in f'"\r\n{_IN_NUMBERS}'
     checks.require(fits, where, "be one character that stands in no number", delimiter)
@@ -113,8 +122,13 @@ def _match_number(between: str) -> str:
 def check_text(text: str, cells: Cells) -> None:
     """Fail unless each value in a text has a weight.
 
+    Args:
+      text: the text of a list, such as a:0.3|b:0.7.
+      cells: the delimiters.
+
     Raises:
-      ValueError: the message follows the name of the field.
+      ValueError: a value lacks a weight, or its weight is not a number. The message follows the
+        name of the field.
     """
     between, before = cells.list_delimiter, cells.weight_delimiter
     pattern = _match_part(between, before)
@@ -129,8 +143,12 @@ def check_text(text: str, cells: Cells) -> None:
 def check_bytes(line: bytes, cell: str) -> None:
     """Fail if a cell is not UTF-8, because TensorFlow's patterns would not match the cell.
 
+    Args:
+      line: the line that contains the cell.
+      cell: the decoded cell, in which U+FFFD replaces invalid bytes.
+
     Raises:
-      ValueError: the message follows the name of the field.
+      ValueError: the line is not UTF-8. The message follows the name of the field.
     """
     if "\ufffd" in cell:  # U+FFFD replaces invalid bytes, but may also be in the text.
         try:
@@ -163,7 +181,8 @@ def take_part(field: spec_lib.Field, value: Any) -> list[Any]:
       value: {key: weight}, or a list of pairs; a pair is a list or an object with two members.
 
     Raises:
-      ValueError: the message follows the name of the field.
+      ValueError: the value has another form, a key is empty, or a weight is not a finite number.
+        The message follows the name of the field.
     """
     pairs = list_pairs(value)
     if pairs is None:
@@ -180,7 +199,14 @@ def take_part(field: spec_lib.Field, value: Any) -> list[Any]:
 
 
 def list_pairs(value: Any) -> list[Sequence[Any]] | None:
-    """Return [key, weight] pairs of a list in Python or JSON; None for other forms."""
+    """Return the pairs of a list with weights in Python or JSON.
+
+    Args:
+      value: {key: weight}, or a list of pairs; a pair is a list or an object with two members.
+
+    Returns:
+      [key, weight] for each pair, without NumPy scalars; None if `value` has another form.
+    """
     if isinstance(value, Mapping):
         value = list(value.items())
     if not isinstance(value, (list, tuple)):
@@ -191,7 +217,14 @@ def list_pairs(value: Any) -> list[Sequence[Any]] | None:
 
 
 def format_list(value: Any) -> str:
-    """Write a list of Python or JSON as a text such as a:0.3|b:0.7; "" if it is absent."""
+    """Write a list with weights as a text.
+
+    Args:
+      value: the list, in a form that `list_pairs` reads.
+
+    Returns:
+      Text such as a:0.3|b:0.7; "" for an empty list, and for a value of another form, such as None.
+    """
     return "|".join(f"{key}:{weight}" for key, weight in list_pairs(value) or ())
 
 
@@ -210,6 +243,10 @@ def take_column(field: spec_lib.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
     """Return lists of keys or of weights from a column of maps, or of lists of structs.
 
     Columns of texts are returned unchanged, because `find_form` handles texts.
+
+    Args:
+      field: the field of the keys, or the field of the weights.
+      column: the column.
 
     Raises:
       ValueError: the column has another form, or only `take_part` can read the column.

@@ -54,7 +54,12 @@ class WholeGroups:
         return None
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the specification has the field `group` with one key in each row."""
+        """Fail unless the specification has the field `group` with one key in each row.
+
+        Raises:
+          UserError: `group` is neither a label nor in `Spec.keys`, or is not a single int64 or
+            string.
+        """
         checks.one_of("WholeGroups.group", self.group, [*spec.labels, *spec.keys])
         field = spec.fields[self.group]
         fits = field.dtype in ("int64", "string") and field.shape == ()
@@ -147,7 +152,11 @@ class Groups:
         self._prints: list[np.ndarray] = []
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the keys of a batch; the last group may continue in the next batch."""
+        """Add the keys of a batch; the last group may continue in the next batch.
+
+        Raises:
+          UserError: a row has no group.
+        """
         keys = fields[self.group].numpy()
         if not len(keys):
             return

@@ -27,7 +27,13 @@ _MOST_LANES = 16
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of a block, from `start` up to `stop`."""
+    """Consecutive rows of a block.
+
+    Attributes:
+      block: the number of the block.
+      start: the first row in the block, from 0.
+      stop: the row behind the last one.
+    """
 
     block: int
     start: int
@@ -97,7 +103,15 @@ class Plan:
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Return where the rows at P positions in the batches of S steps are, [S, P] each."""
+        """Find the rows of some batches in the lanes.
+
+        Args:
+          steps: S steps, int64 [S].
+          positions: P positions in a batch, int64 [P].
+
+        Returns:
+          The places of the rows, arrays [S, P].
+        """
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
@@ -129,7 +143,11 @@ class Plan:
         return pieces
 
     def count_rows(self, window: int) -> int:
-        """Return the number of rows in a window of one lane."""
+        """Return the number of rows in a window of one lane.
+
+        Args:
+          window: the number of the window in the epoch; the last window may be smaller than others.
+        """
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
@@ -150,7 +168,15 @@ class Plan:
         return order.permute(count, self.seed, place)
 
     def find_next(self, epoch: int, window: int) -> tuple[int, int]:
-        """Return the epoch and the number of the window that follows."""
+        """Return the window that follows a window, perhaps in the next epoch.
+
+        Args:
+          epoch: the number of the pass, from 0.
+          window: the number of the window in the epoch.
+
+        Returns:
+          The epoch and the number of the next window.
+        """
         return (epoch, window + 1) if window + 1 < self.num_windows else (epoch + 1, 0)
 
     @functools.cached_property

@@ -91,7 +91,15 @@ def _escape(text: str) -> str:
 
 
 def to_plain(form: Form, text: str) -> str:
-    """Convert a text to a plain number; append the mark to a text in another format."""
+    """Convert a text to a plain number; append the mark to a text in another format.
+
+    Args:
+      form: the format of the number.
+      text: the whole text of a cell, without outer spaces.
+
+    Returns:
+      A plain number, such as "-12.50"; or `text` with the mark.
+    """
     if not re.fullmatch(form.pattern, text):
         return text + form.mark
     for pattern, replacement in form.rewrites:
@@ -100,14 +108,30 @@ def to_plain(form: Form, text: str) -> str:
 
 
 def check_forms(where: str, examples: Any) -> None:
-    """Fail unless `examples` maps fields to examples of numbers."""
+    """Fail unless `examples` maps fields to examples of numbers.
+
+    Args:
+      where: the setting, for the error.
+      examples: {field: the number 1.5 or 1234.5 as a file writes it}.
+
+    Raises:
+      UserError: the value has another type, or an example does not write one of these numbers.
+    """
     checks.mapping(where, examples, "map fields to the number 1.5 or 1234.5 as they write it")
     for field, example in examples.items():
         read_form(f"{where}[{field!r}]", example)
 
 
 def check_marks(where: str, marks: Any) -> None:
-    """Fail unless `marks` maps fields to lists of texts."""
+    """Fail unless `marks` maps fields to lists of texts.
+
+    Args:
+      where: the setting, for the error.
+      marks: {field: texts that mark an absent value}.
+
+    Raises:
+      UserError: the value has another type.
+    """
     rule = "map fields to lists of texts"
     checks.mapping(where, marks, rule)
     for field, texts in marks.items():

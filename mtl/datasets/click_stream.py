@@ -41,9 +41,10 @@ class ClickStream(simulated.Simulated):
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
     history has up to `max_events` clicked items. A share `noise` of these items has a random
-    category, and the other items have a category of interest. Every second shown item also has a
-    category of interest. Let n be the number of clicked items with the category of the shown item.
-    Let r be 1 if one of the last 3 clicked items has this category, and 0 otherwise:
+    category, and the other items have a category of interest. About half of the shown items have a
+    random category, and the others have a category of interest. Let n be the number of clicked
+    items with the category of the shown item. Let r be 1 if one of the last 3 clicked items has
+    this category, and 0 otherwise:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
@@ -100,7 +101,7 @@ class ClickStream(simulated.Simulated):
         return FIELDS
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Draw a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split; see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         rows, places = simulated.ROWS_TOGETHER, self.max_events

@@ -41,8 +41,8 @@ class Funnel(simulated.Simulated):
     Clicked rows mostly have a large a, and for large a, orders become rarer as a grows. For
     negative a, orders become more frequent as a grows. So from clicked rows, a model that is linear
     in a learns a slope that is wrong for other rows. `order_probability` is P(order | click) for
-    every impression, clicked or not. `would_order` is drawn with this probability: whether a click
-    would lead to an order, even if nobody clicked.
+    every impression, clicked or not. `would_order` is drawn with this probability. It is 1 if a
+    click would lead to an order, even if nobody clicked.
 
     A row depends only on the seed, the split and the row number, so a larger split starts with the
     rows of a smaller split. The vectors u and v depend on the seed and the dimension.
@@ -90,7 +90,7 @@ class Funnel(simulated.Simulated):
         }
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draw a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split; see `Simulated.draw`."""
         first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
         x = tf.random.stateless_normal([simulated.ROWS_TOGETHER, self.dimension], next(seeds))

@@ -72,7 +72,7 @@ class RelatedTasks(simulated.Simulated):
         return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draw a part of a split, see `Simulated.draw`."""
+        """Draw a part of a split; see `Simulated.draw`."""
         shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
         x, noise = (
             # The first number identifies the run, the split, and x or noise. The second number is

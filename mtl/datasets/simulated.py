@@ -23,7 +23,10 @@ ROWS_TOGETHER = 1000
 class Simulated(types.Source):
     """A source whose rows depend only on the seed, the split and the row number.
 
-    A subclass is a dataclass with the setting `rows`, {split: number of rows}.
+    A subclass is a dataclass with the setting `rows`.
+
+    Attributes:
+      rows: {split: number of rows} for some of `SPLITS`.
     """
 
     rows: Mapping[str, int]

@@ -83,7 +83,15 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
 
 def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Combine two digits, [28, 28] each, to an image of overlapping digits, uint8 [28, 28]."""
+    """Combine two digits to an image of overlapping digits.
+
+    Args:
+      left: the digit at the top left, values from 0 to 255, [28, 28].
+      right: the digit at the bottom right, values from 0 to 255, [28, 28].
+
+    Returns:
+      uint8 [28, 28].
+    """
     canvas = np.zeros([_CANVAS, _CANVAS])
     canvas[:_SIZE, :_SIZE] = left
     corner = canvas[-_SIZE:, -_SIZE:]

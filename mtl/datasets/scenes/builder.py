@@ -19,10 +19,13 @@ class Scenes(tfds.core.GeneratorBasedBuilder):
 
     A scene depends only on the split and on the index of the scene. A subclass with another name
     may change the sizes.
+
+    Attributes:
+      SIZE: the height and width of an image in pixels.
+      COUNTS: {split: number of scenes}.
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    # The height and width of an image in pixels.
     SIZE: ClassVar[int] = 32
     COUNTS: ClassVar[Mapping[str, int]] = {"train": 1500, "test": 300}
 

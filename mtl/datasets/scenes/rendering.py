@@ -21,8 +21,10 @@ _NOISE = 0.02
 class Hits(NamedTuple):
     """The points at which the rays of all pixels hit a surface, and the normals of the surface.
 
-    The distance is infinite for a ray that hits no surface. Distances are multiples of the ray
-    vector, whose depth is 1, so a distance equals the depth of the point.
+    Attributes:
+      distances: [H, W], the distance of each point as a multiple of the ray vector, whose depth is
+        1. So the distance equals the depth of the point. Infinite for a ray that hits no surface.
+      normals: [H, W, 3], the unit normal of the surface at each point that a ray hits.
     """
 
     distances: np.ndarray
@@ -124,7 +126,15 @@ def _draw_surfaces(
 
 
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
-    """Return where rays hit the front of the plane of all points p with `normal p = offset`."""
+    """Return where rays hit the front of a plane.
+
+    The plane has all points p with `normal p = offset`.
+
+    Args:
+      rays: the directions of rays from the camera at the origin, [H, W, 3].
+      normal: the unit normal on the front of the plane, [3].
+      offset: below 0 if the camera is in front of the plane.
+    """
     along = rays @ normal
     with np.errstate(divide="ignore"):
         distances = np.where(along < 0, offset / along, np.inf)

@@ -402,7 +402,7 @@ class OfEvents:
         return repr(self._inner)
 
     def update(self, fields: types.Tensors) -> None:
-        """Add all list entries of a batch."""
+        """Add all list entries of a batch; skip a batch in which a list has no entries."""
         entries = {name: columns.flat(fields[name]) for name in self._lists}
         if all(tf.size(values) > 0 for values in entries.values()):
             self._inner.update(entries)

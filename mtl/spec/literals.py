@@ -57,6 +57,13 @@ _PYTHON: Mapping[str, Any] = {
 def parse_literal(dtype: str, value: Any) -> Any:
     """Convert a Python value, or a text, to a value of a type.
 
+    Args:
+      dtype: float32, int64, uint8, bool or string.
+      value: a text, or a number for types other than string.
+
+    Returns:
+      A str, a float or an int; bools become 0 or 1.
+
     Raises:
       ValueError: the value does not suit the type; the error has no message.
     """
@@ -118,8 +125,8 @@ def decode_text(where: str, value: Any) -> Any:
     """Decode bytes as UTF-8; return all other values unchanged.
 
     Raises:
-      UserError: the bytes are not UTF-8. Replacement characters are no option, because they could
-        make two texts equal.
+      UserError: the bytes are not UTF-8. Replacing invalid bytes by U+FFFD could make two texts
+        equal.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value
@@ -128,7 +135,20 @@ def decode_text(where: str, value: Any) -> Any:
 
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:
-    """Convert a default to a value of a type; fail if it does not suit the type."""
+    """Convert a default to a value of a type.
+
+    Args:
+      where: the name of the setting, for errors.
+      dtype: float32, int64, uint8, bool or string.
+      value: a value of the matching Python type; for float32, also an int or "nan".
+
+    Returns:
+      The value; `math.nan` for a missing float32.
+
+    Raises:
+      UserTypeError: the value has another Python type.
+      UserError: the number is out of the range of the type, or is infinite.
+    """
     if dtype == "float32":
         if _is_nan(value):
             return math.nan

@@ -233,7 +233,14 @@ class Exporter:
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return a version of `export` that logs a refusal and returns None, instead of failing."""
+    """Return a version of an export function that survives a refusal of the export.
+
+    Args:
+      export: a function that may raise `RefusedError`, and returns the path of an export.
+
+    Returns:
+      A function with the same positional arguments, which logs a `RefusedError` and returns None.
+    """
 
     def try_export(*args: Any) -> str | None:
         try:

@@ -232,7 +232,7 @@ class Passes(settings.Settings):
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return a scaffold that restores averaged or unmasked weights; None if it is not needed."""
+        """Return a scaffold that restores averaged or unmasked weights; None if none is needed."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None

@@ -233,13 +233,13 @@ class Exporter:
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return a version of an export function that survives a refusal of the export.
+    """Return a version of an export function that logs a refusal instead of failing.
 
     Args:
       export: a function that may raise `RefusedError`, and returns the path of an export.
 
     Returns:
-      A function with the same positional arguments, which logs a `RefusedError` and returns None.
+      A function with the same positional arguments, which returns None after a `RefusedError`.
     """
 
     def try_export(*args: Any) -> str | None:

@@ -57,7 +57,7 @@ class Loaded:
 
 @contextlib.contextmanager
 def load_export(directory: str) -> Iterator[Loaded]:
-    """Load a SavedModel into a separate graph and session, for the time of the context.
+    """Load a SavedModel into a separate graph and session; close the session at the end.
 
     Args:
       directory: the folder of the SavedModel.

@@ -49,7 +49,7 @@ class Reference:
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
-          prefix: the path at the beginning of the file names of the variables.
+          prefix: the common prefix of the paths of the written files.
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)

@@ -44,8 +44,8 @@ class Version:
       folder: the folder of the versions.
       partial: the folder for this version until it is published; servers ignore folders of this
         name.
-      number: the number of the version when it is published: the time in seconds, but larger than
-        all existing numbers.
+      number: the number of the published version: the seconds since 1970, but at least 1 above all
+        existing numbers.
     """
 
     folder: str

@@ -184,7 +184,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def are_rows_apart(self) -> bool:
-        """True if the loss of each row depends on no other row of the batch."""
+        """True if the loss of each row does not depend on other rows of the batch."""
         return True
 
     @property

@@ -71,8 +71,8 @@ class RowNames(NamedTuple):
       and_unknown: True if rows of unknown names may follow.
       first, last: the range of `names` that describes this variable; None as `last` means all names
         from `first` on.
-      are_grouped: True if a row stands for a group of names, which are grouped by their order. The
-        meaning of a row then changes if any name changes.
+      are_grouped: True if a row stands for a group of names, and the order of all names determines
+        the groups. If any name changes, rows change their meaning.
       are_a_set: True if the order of grouped names does not matter, and added names do not change
         the meaning of a row.
     """
@@ -340,7 +340,7 @@ class HistoryEncoder(Protocol):
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if each row's auxiliary loss depends on no other row of the batch."""
+        """True if the auxiliary loss of each row does not depend on other rows of the batch."""
         return True
 
     @property

@@ -98,7 +98,7 @@ class RowOrder(Protocol):
 
 
 class DecodeOnlyError(Exception):
-    """Raised if Python cannot read a value as `Source.decode` does; `decode` has to read it."""
+    """Raised if Python cannot read a value like `Source.decode`, which must then read the rows."""
 
 
 class Source(Protocol):
@@ -254,7 +254,7 @@ class Source(Protocol):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of future steps with a fixed order of rows; None if all steps have one."""
+        """The number of future steps with a fixed row order; None if it is fixed for all steps."""
         return None
 
     def order_rows(
@@ -262,7 +262,7 @@ class Source(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training requests the rows of a split from `take_rows`.
 
-        Training calls `order_rows` if `orders_rows` is True, and then needs an order, not None.
+        If `orders_rows` is True, training calls this method, and the result must not be None.
 
         Args:
           split: the split.
@@ -370,7 +370,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        Training calls `order_by_field` if `order_field` is set, and then needs an order, not None.
+        If `order_field` is set, training calls this method, and the result must not be None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].

@@ -107,7 +107,7 @@ class Tracker(Protocol):
 
     @property
     def export_limit_mb(self) -> float:
-        """The size limit, in megabytes, of exports that the tracked run gets; 0 adds none."""
+        """The largest size, in megabytes, of an export for the tracked run; 0 adds no exports."""
         return 0.0
 
     def require(self) -> None:

@@ -84,7 +84,7 @@ def clean(text: str, lowercase: bool) -> str:
 
 
 def _clean_one(character: str, lowercase: bool) -> str:
-    """Return the characters, none, one or several, that replace a character."""
+    """Return the text that replaces a character: none, one or several characters."""
     category = unicodedata.category(character)
     if character in _ALWAYS_SPACES or category[0] == "Z":
         return " "

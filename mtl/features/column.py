@@ -146,10 +146,17 @@ def name(prefix: str, text: str) -> str:
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return {text: `<prefix>_<text>`}, with a unique name for each text.
+    """Name the columns of texts, such as fields, with a unique name for each text.
 
     Variable scopes forbid letters of other alphabets, so two fields could get the same name. In
     this case, a checksum is appended to the name of each field.
+
+    Args:
+      prefix: the start of all names.
+      texts: the texts, without repeats.
+
+    Returns:
+      {text: `<prefix>_<text>`}, as `name` writes it, in the order of the texts.
     """
     names = {text: name(prefix, text) for text in texts}
     counts = collections.Counter(names.values())

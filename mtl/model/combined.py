@@ -119,7 +119,15 @@ class MeanGain(Combined):
         checks.require(value != 0, where, "not be 0, as a gain is divided by it", value)
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Compute the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
+        """Compute the mean gain of the tasks.
+
+        Args:
+          values: {metric: scalar}, for each metric with a baseline.
+          directions: {metric: True if a higher value is better}.
+
+        Returns:
+          A scalar, 0 for results equal to the baselines; NaN if a metric is NaN.
+        """
         gains: dict[str, list[tf.Tensor]] = {}
         for metric, baseline in self.numbers.items():
             gain = (values[metric] - baseline) / abs(baseline)

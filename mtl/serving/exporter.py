@@ -42,7 +42,7 @@ REWRITING_FAILED = (
 
 
 class Written(NamedTuple):
-    """An export that was checked, but is not published yet.
+    """An export that is not published yet; it is checked unless `Serving.check_rows` is 0.
 
     Attributes:
       directory: the folder of the SavedModel.

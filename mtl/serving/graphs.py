@@ -21,6 +21,9 @@ class Graph:
     """The nodes of a GraphDef.
 
     A reference is the name of a node for its first output, or "<name>:1" for its second output.
+
+    Args:
+      graph_def: the GraphDef, whose nodes this class changes.
     """
 
     def __init__(self, graph_def: tf.compat.v1.GraphDef):
@@ -137,7 +140,15 @@ def order_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """Return an attribute of a node, or an empty value if the node lacks the attribute."""
+    """Return an attribute of a node.
+
+    Args:
+      node: the node, which does not change.
+      key: the name of the attribute.
+
+    Returns:
+      The AttrValue; an empty AttrValue if the node lacks the attribute.
+    """
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 

@@ -17,7 +17,12 @@ from mtl.serving import rows
 
 
 class Loaded:
-    """The signatures of a SavedModel in a session."""
+    """The signatures of a SavedModel in a session.
+
+    Args:
+      session: an open session with the restored variables.
+      meta_graph: the MetaGraphDef of the SavedModel.
+    """
 
     def __init__(self, session: tf.compat.v1.Session, meta_graph: Any):
         self.session, self.meta_graph = session, meta_graph

@@ -18,7 +18,12 @@ from mtl.serving import rows as rows_lib
 
 
 class Reference:
-    """Runs the `model_fn` of an Estimator on rows; each call restores a checkpoint."""
+    """Runs the `model_fn` of an Estimator on rows; each call restores a checkpoint.
+
+    Args:
+      estimator: the Estimator, whose predictions and export outputs are computed.
+      spec: the features of the rows.
+    """
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
         self._graph = tf.Graph()

@@ -115,7 +115,15 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True; else None."""
+    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True.
+
+    Args:
+      value: any value.
+
+    Returns:
+      The integer; None for fractions, infinity, NaN, and values of other types than int, float and
+      bool.
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None

@@ -34,7 +34,7 @@ class Moments:
     precise even if the mean is much larger than the standard deviation.
 
     Attributes:
-      source: describes the measured values; Statistics of another source are not reused.
+      source: a description of the measured values; statistics of another source are not reused.
       read: features -> [N, n].
       by_example: True if N is the number of examples; `together` then updates several accumulators
         at once.
@@ -80,7 +80,14 @@ class Moments:
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the four statistics as lists, with one value for each element."""
+        """Compute the four statistics of each element; write no file.
+
+        Returns:
+          {"mean", "stddev", "least" and "greatest": a list of n numbers each}.
+
+        Raises:
+          UserError: an element has no finite value in the split.
+        """
         _require_values(bool(np.all(self._count)), column, self.source)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
@@ -91,7 +98,14 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return functions that update accumulators; one function updates all `Moments` by example."""
+    """Return functions that update accumulators; one function updates all `Moments` by example.
+
+    Args:
+      gathered: the accumulators, of any class.
+
+    Returns:
+      Functions of the eager fields of a batch, {field: [B, ...]}. Call all of them for each batch.
+    """
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:
@@ -142,7 +156,15 @@ class Quantiles:
         self._sample.add(values[np.isfinite(values)])
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the boundaries, as in `quantile_boundaries`."""
+        """Compute the boundaries; write no file.
+
+        Returns:
+          {"boundaries": ascending numbers, as from `quantile_boundaries`}. A single distinct value
+          gives an empty list.
+
+        Raises:
+          UserError: the split has no finite value.
+        """
         values = self._sample.take()
         _require_values(len(values) > 0, column, self.source)
         return {"boundaries": quantile_boundaries(values, self.num_buckets).tolist()}
@@ -180,7 +202,15 @@ class Bins:
         ]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the boundaries, and the least and greatest boundary, of every element."""
+        """Compute the boundaries of every element; write no file.
+
+        Returns:
+          {"boundaries": ascending numbers for each of n elements, "least" and "greatest": the first
+          and the last boundary of each element}. A constant element has a single boundary.
+
+        Raises:
+          UserError: an element has no finite value in the split.
+        """
         boundaries = []
         for ends, values in zip(self._ends, self._sample.take().T, strict=True):
             _require_values(len(ends) > 0, column, self.source)
@@ -281,7 +311,14 @@ class Vocabulary:
         self._counts = collections.Counter()
 
     def join(self, other: Vocabulary) -> Vocabulary:
-        """Return a vocabulary that counts the fields of both vocabularies, common fields once."""
+        """Return a vocabulary that counts the fields of both vocabularies, common fields once.
+
+        Call this method before the first update, because the result starts without counts.
+
+        Args:
+          other: another vocabulary. Only its `reads` are used; all other settings come from this
+            object.
+        """
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
     def update(self, fields: types.Tensors) -> None:
@@ -292,7 +329,14 @@ class Vocabulary:
             self._counts.update(dict(pairs))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vocabulary with one value per line; return the file name and the size."""
+        """Write the vocabulary, with one value per line.
+
+        Returns:
+          {"file": the name of the file, "size": the number of values}.
+
+        Raises:
+          UserError: no value occurs `min_count` times.
+        """
         values = self._rank_values()
         rule = f"hold a value that occurs {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
@@ -326,7 +370,15 @@ class VocabularyOfBlocks(Vocabulary):
     ends: tuple[int, ...]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vocabulary; return the file name, the size, and the count of each block."""
+        """Write the vocabulary, with one value per line.
+
+        Returns:
+          The entries of `Vocabulary.save`, and {"block_counts": the number of occurrences of the
+          values in each block}.
+
+        Raises:
+          UserError: no value occurs `min_count` times, or no value is left for the last block.
+        """
         entry = super().save(directory, column)
         counts = [self._counts[value] for value in self._rank_values()]
         rule = f"have more than {self.ends[-1]} categories, because its last block begins there"
@@ -350,7 +402,7 @@ class OfEvents:
         return repr(self._inner)
 
     def update(self, fields: types.Tensors) -> None:
-        """Add all list entries of a batch."""
+        """Add all list entries of a batch; skip a batch in which a list has no entries."""
         entries = {name: columns.flat(fields[name]) for name in self._lists}
         if all(tf.size(values) > 0 for values in entries.values()):
             self._inner.update(entries)

@@ -178,7 +178,20 @@ class Categorical(tables.Embedded, tables.Coded):
         return self._look_up(output, ids, size, self._make_initializer(output, fitted), counts)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Look up values [N] in the vocabulary; return ids, int64 [N]."""
+        """Look up values in the vocabulary.
+
+        Args:
+          column: the column.
+          values: strings or integers [N].
+          fitted: the statistics, which hold a learned vocabulary.
+
+        Returns:
+          Ids, int64 [N], below the number of categories plus `num_unknown`; the last `num_unknown`
+          ids are for unknown values.
+
+        Raises:
+          UserError: `values` are floats, or the file in `vocabulary` is not a vocabulary.
+        """
         tokens = columns_lib.tokens("Categorical", {column: values}, column)
         entries, _ = self._find_entries(column, fitted)
         return _find_places(vocabulary.create_table(entries, self.num_unknown), tokens)
@@ -282,7 +295,19 @@ class Hashed(tables.Embedded, tables.Coded):
         return self._look_up(output, ids, self.num_buckets)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Hash values [N] to buckets, int64 [N]."""
+        """Hash values to buckets.
+
+        Args:
+          column: the column.
+          values: strings or integers [N].
+          fitted: the statistics, which are not read.
+
+        Returns:
+          int64 [N], in [0, num_buckets).
+
+        Raises:
+          UserError: `values` are floats.
+        """
         del fitted
         tokens = columns_lib.tokens("Hashed", {column: values}, column)
         return tf.strings.to_hash_bucket_fast(tokens, self.num_buckets)

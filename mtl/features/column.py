@@ -146,10 +146,17 @@ def name(prefix: str, text: str) -> str:
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return {text: `<prefix>_<text>`}, with a unique name for each text.
+    """Name the columns of texts, such as fields, with a unique name for each text.
 
     Variable scopes forbid letters of other alphabets, so two fields could get the same name. In
     this case, a checksum is appended to the name of each field.
+
+    Args:
+      prefix: the start of all names.
+      texts: the texts, without repeats.
+
+    Returns:
+      {text: `<prefix>_<text>`}, as `name` writes it, in the order of the texts.
     """
     names = {text: name(prefix, text) for text in texts}
     counts = collections.Counter(names.values())
@@ -160,7 +167,15 @@ def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_fields(where: str, fields: Sequence[str]) -> None:
-    """Fail unless `fields` is a list of distinct names."""
+    """Fail unless a setting is a list of distinct names, at least one.
+
+    Args:
+      where: the name of the setting, for errors.
+      fields: its value.
+
+    Raises:
+      UserError: the value is not a list, is empty, holds anything but texts, or holds a name twice.
+    """
     checks.is_a(where, fields, (list, tuple), "be a list of fields")
     checks.require(len(fields) > 0, where, "name a field", fields)
     for field in fields:
@@ -271,14 +286,28 @@ def _refuse_fractions(kind: str, field: str, values: Values) -> None:
 
 
 def flat(values: Values) -> tf.Tensor:
-    """Flatten the values of a batch to [N]."""
+    """Flatten the values of a batch.
+
+    Args:
+      values: [B, ...], dense or ragged.
+
+    Returns:
+      [N], the values row by row.
+    """
     values = values.flat_values if isinstance(values, tf.RaggedTensor) else values
     # Skip the reshape if possible, because it takes a quarter of a millisecond in eager mode.
     return values if values.shape.rank == 1 else tf.reshape(values, [-1])
 
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
-    """Return 1 / spread as float32, or 0 for a spread of 0."""
+    """Compute factors that divide by a spread, such as a standard deviation.
+
+    Args:
+      spread: numbers of any shape, at least 0.
+
+    Returns:
+      1 / spread, float32 of the same shape; 0 for a spread of 0.
+    """
     spreads = np.asarray(spread, np.float64)
     return np.divide(1, spreads, out=np.zeros_like(spreads), where=spreads > 0).astype(np.float32)
 

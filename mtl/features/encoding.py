@@ -22,7 +22,16 @@ from mtl.variables import freezing
 
 
 def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> None:
-    """Fail unless every column reads existing `fields` and has a unique name."""
+    """Fail unless every column reads existing fields and has a unique name.
+
+    Args:
+      columns: the columns of the model.
+      fields: the names of the existing fields, or a map with these names.
+
+    Raises:
+      UserError: `columns` is not a list or is empty, a column reads an unknown field, two columns
+        or tables have the same name, or columns with a common table have different settings for it.
+    """
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:

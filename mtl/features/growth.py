@@ -53,7 +53,14 @@ class Growth(types.StepExtension):
 
 
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """Join {table: keys [N]} of several columns, which may share tables."""
+    """Join the keys of several columns, which may share tables.
+
+    Args:
+      parts: {table: int64 [N]} of each column.
+
+    Returns:
+      {table: int64 [M]}, the keys of all columns that use the table; keys may repeat.
+    """
     keys_by_table: dict[str, list[tf.Tensor]] = {}
     for part in parts:
         for table, keys in part.items():
@@ -87,7 +94,14 @@ def grow_tables(
 
 
 def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_lib.Growing]:
-    """Return {table or column: settings} of all growing tables."""
+    """List all growing tables of a model.
+
+    Args:
+      columns: the columns of the model; columns nested in them, as in a `History`, count, too.
+
+    Returns:
+      {table, or column without a shared table: the `Growing` column with its settings}.
+    """
     tables: dict[str, features_lib.Growing] = {}
     for column in columns:
         for part in (column, *types.read_member(column, types.Column, "parts")):

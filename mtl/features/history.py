@@ -169,7 +169,7 @@ class History(types.Column):
         return growth.join_keys(parts)
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error message if lists of a record differ in length, or None."""
+        """Return an error message if lists of a record differ in length; otherwise None."""
         lengths = {}
         for field in self._fields_with_lists:
             counts = spec_lib.counts_name(field)

@@ -80,7 +80,7 @@ class Image(column.PerField):
         }
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error message if an image of a record cannot be decoded, or None."""
+        """Return an error message if an image of a record cannot be decoded; otherwise None."""
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
             image = features.get(field)
@@ -138,7 +138,20 @@ class Image(column.PerField):
         return pixels.reshape(-1, pixels.shape[-1])
 
     def pixels(self, features: types.Tensors, field: str) -> tf.Tensor:
-        """Return the pixels of a field, [B, H, W, C], divided by `greatest`."""
+        """Read the pixels of a field; decode and scale encoded images.
+
+        Args:
+          features: {field: pixels [B, H, W] or [B, H, W, C], or encoded images [B] as strings}.
+          field: the field.
+
+        Returns:
+          The pixels divided by `greatest`, float32 [B, H, W, C].
+
+        Raises:
+          UserError: the field has another shape, or it holds encoded images, but `shape` is None or
+            has a number of channels other than 1, 3 and 4.
+          InvalidArgumentError: when run, if an encoded image cannot be decoded.
+        """
         values = features[field]
         if values.dtype == tf.string:
             values = self._decode_images(values, field)

@@ -25,23 +25,44 @@ _LARGEST = 2**63 - 1
 
 
 def make_keys(tokens: tf.Tensor) -> tf.Tensor:
-    """Hash tokens, strings [N], to keys, int64 [N]; an empty token gives `NO_KEY`.
+    """Hash tokens to keys.
 
     The probability that two of n different tokens have the same key is about n^2 / 2^64.
+
+    Args:
+      tokens: strings [N].
+
+    Returns:
+      Keys, int64 [N], at least 1; `NO_KEY` for an empty token.
     """
     keys = tf.strings.to_hash_bucket_fast(tokens, _LARGEST) + 1
     return tf.where(tf.equal(tokens, ""), tf.constant(NO_KEY, tf.int64), keys)
 
 
 def list_buckets(keys: tf.Tensor | np.ndarray, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the two candidate buckets of each key in `keys` [N], both [N], below `count`."""
+    """Return the two candidate buckets of each key.
+
+    Args:
+      keys: int64 [N], at least 0.
+      count: the number of buckets.
+
+    Returns:
+      Two tensors or arrays like `keys`, [N] each, in [0, count). Both buckets of a key may be
+      equal.
+    """
     return keys % count, (keys // count) % count
 
 
 def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Look up keys [N] in a table [R / 8, 8]; return rows, int64 [N], and a mask, bool [N].
+    """Look up keys in a table.
 
-    The mask is True for keys in the table. The row of any other key is 0.
+    Args:
+      table: the key of each of R rows, int64 [R / 8, 8]; `NO_KEY` for free rows.
+      keys: int64 [N].
+
+    Returns:
+      The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table. The
+      row of any other key is 0. `NO_KEY` is never in the table.
     """
     rows = tf.zeros_like(keys)
     # Count rows in a bucket from 1, because the sum is 0 for a key that is not in the bucket.

@@ -173,8 +173,8 @@ class Numeric(Numbers):
         (greatest - least), which is in [0, 1] on the training split. "none" changes nothing. With
         "z_score" and "min_max", a constant element becomes 0.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing; The default is False, because
-        most data have no missing values.
+      missing_flags: True adds n inputs that are 1 if the value is missing. The default is False,
+        because most data have no missing values.
       prefix: the start of the column's name, `<prefix>_<field>`. With different prefixes, two
         Numeric columns can use the same field.
     """

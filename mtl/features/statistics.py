@@ -49,7 +49,12 @@ class Statistics(types.Statistics):
         return self.entries[column]
 
     def holds(self, name: str, accumulator: types.Accumulator) -> bool:
-        """Return True if the statistics `name` exist, and were fitted with the same settings."""
+        """Return True if statistics exist that were fitted with the settings of an accumulator.
+
+        Args:
+          name: the column or table.
+          accumulator: the accumulator, whose `repr` shows its settings.
+        """
         return self.entries.get(name, {}).get("fitted") == repr(accumulator)
 
     def path(self, name: str) -> str:
@@ -112,7 +117,14 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
 
 
 def seal_statistics(directory: str) -> None:
-    """Add checksums to the statistics of an earlier version, which lack checksums."""
+    """Add checksums to the statistics of an earlier version, which lack checksums.
+
+    Args:
+      directory: the folder of the statistics; without statistics, nothing happens.
+
+    Raises:
+      UserError: a file is damaged.
+    """
     entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):

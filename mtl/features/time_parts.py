@@ -98,7 +98,17 @@ class TimeParts(column.Lookup, column.PerField):
         return {output: field for output, (field, _) in self._units.items()}
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the ids of times [...] in a column, int64 [...]; all other values get 0."""
+        """Turn times into ids by the unit of a column, such as the weekday.
+
+        Args:
+          column: one of `columns`, `<prefix>_<field>_<unit>`.
+          values: times of any shape, strings or integers.
+          fitted: the statistics, which are not read.
+
+        Returns:
+          int64 of the same shape: 1 for the first value of the unit, such as Monday; 0 for values
+          that are not times.
+        """
         del fitted
         field, unit = self._units[column]
         parts, is_time = _read_times("TimeParts", tf.reshape(values, [-1]), field, self.form)

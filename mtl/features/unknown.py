@@ -22,7 +22,14 @@ _LEAST_VALUES = 20
 
 
 def list_fields(columns: Sequence[types.Column]) -> list[str]:
-    """Return the fields whose columns may have unknown values."""
+    """List the fields whose columns may have unknown values.
+
+    Args:
+      columns: the columns of the model; columns nested in them, as in a `History`, count, too.
+
+    Returns:
+      Each field once, in the order of the columns.
+    """
     parts = [part for column in columns for part in _with_parts(column)]
     fields_by_part = [types.read_member(part, types.Column, "limited_fields") for part in parts]
     return list(dict.fromkeys(field for fields in fields_by_part for field in fields))
@@ -70,7 +77,12 @@ class Shares:
         self._fields, self._counts = fields, np.zeros([len(fields), 2], np.int64)
 
     def add(self, counts: np.ndarray) -> None:
-        """Add the counts of a batch, as `count_unknown` returns them."""
+        """Add the counts of a batch.
+
+        Args:
+          counts: the number of values and the number of unknown values of each field, int64 [F, 2],
+            as `count_unknown` returns them.
+        """
         self._counts = self._counts + counts
 
     def compute(self) -> list[float]:

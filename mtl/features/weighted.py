@@ -34,8 +34,8 @@ class Weighted(types.Column):
     the same result.
 
     Attributes:
-      lookups: columns of ids. They may share a table with other columns, and their variables lie in
-        `features/<their name>`. Each becomes a column `weighted_<its name>`.
+      lookups: columns of ids, which may share tables with other columns. The variables of a column
+        are in `features/<column>`, and its output is the column `weighted_<column>`.
     """
 
     lookups: Annotated[
@@ -50,7 +50,7 @@ class Weighted(types.Column):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the list and its weights}."""
+        """{column: (field of the list, field of its weights)}."""
         return {
             _name(output): (field, spec_lib.weights_name(field))
             for part in self.lookups
@@ -89,7 +89,7 @@ class Weighted(types.Column):
         return gathered
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of its rows} of the columns that look ids up."""
+        """Return {column or table: names of rows} of the columns that look ids up."""
         names: dict[str, types.RowNames] = {}
         for part in self.lookups:
             names = row_names_lib.join(names, part.row_names(fitted))
@@ -97,17 +97,17 @@ class Weighted(types.Column):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file that its settings name} of the columns that look ids up."""
+        """{column: file that the settings name} of the columns that look ids up."""
         return {name: path for part in self.lookups for name, path in part.files.items()}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the keys of a batch in tables that grow: {table: keys [N]}."""
+        """Return the keys of a batch in growing tables, {table: keys [N]}."""
         return growth.join_keys(
             types.read_member(part, types.Column, "keys")(features) for part in self.lookups
         )
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error about the weights of one record, or None."""
+        """Return an error message if the weights of a record are invalid; otherwise None."""
         for part in self.lookups:
             for output, (field,) in part.columns.items():
                 ids = cast(Sequence[Any], features[field])
@@ -171,7 +171,7 @@ def _name(output: str) -> str:
 def _find_problem(
     field: str, ids: Sequence[Any], weights: Sequence[float], pooling: str
 ) -> str | None:
-    """Return what a record must hold, and what it holds; None if all is well."""
+    """Return the broken rule and the wrong value, for an error; None if the weights are valid."""
     # Empty texts in lists are dropped.
     count = sum(one not in ("", b"") for one in ids)
     if len(weights) != count:
@@ -202,7 +202,7 @@ def _require(are_good: tf.Tensor, weights: tf.Tensor, message: str) -> tf.Operat
 
 
 def _pool(vectors: tf.Tensor, weights: tf.RaggedTensor, pooling: str) -> tf.Tensor:
-    """Turn vectors [N, D] of the values of B rows, and their weights, into [B, D]."""
+    """Pool vectors [N, D] of the values of B rows, with weights [B, (L)], to [B, D]."""
 
     def add_up(values: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(weights.with_values(values), axis=1)

@@ -88,7 +88,16 @@ def key(column: str) -> str:
 
 
 def check(where: str, path: str | None, dimension: int | None) -> None:
-    """Fail if `path` is not a path, or if it is set for a column without an embedding."""
+    """Fail unless a setting suits the embedding of a column.
+
+    Args:
+      where: the name of the setting, for errors.
+      path: its value, the path of a file of vectors; None is always valid.
+      dimension: the length of the embedding's vectors; None without an embedding.
+
+    Raises:
+      UserError: `path` is not a text, or is set for a column without an embedding.
+    """
     if path is not None:
         checks.is_a(where, path, str, "be the path of a file of vectors or None")
         rule = "be None if the column has no embedding"

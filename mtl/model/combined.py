@@ -61,11 +61,30 @@ class Combined(types.CombinedMetric, abc.ABC):
         return cast(Mapping[str, float], self.baselines)
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Raise a UserError unless `value` can be a baseline."""
+        """Fail unless a number can be a baseline.
+
+        Args:
+          where: the name of the setting, for errors.
+          value: the number.
+
+        Raises:
+          UserError: the number is NaN or infinite, or the metric does not allow it.
+        """
         checks.number(where, value)
 
     def fitted(self, statistics: types.Statistics) -> Combined:
-        """Return a copy with a number for each baseline: from the run's file, or read now."""
+        """Return a copy with a number for each baseline.
+
+        The numbers come from the file that `keep_baselines` wrote in the run; if the file is
+        missing or has other baselines, they are read now.
+
+        Args:
+          statistics: the statistics of the run, in whose folder the file is.
+
+        Raises:
+          UserError: a baseline names a folder without an evaluated run, or the run has no number
+            for the metric.
+        """
         record = _read_file(statistics.path(_FILE)).get(self.name, {})
         if record.get("given") == self.baselines:
             return dataclasses.replace(self, baselines=record["values"])
@@ -100,7 +119,15 @@ class MeanGain(Combined):
         checks.require(value != 0, where, "not be 0, as a gain is divided by it", value)
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Compute the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
+        """Compute the mean gain of the tasks.
+
+        Args:
+          values: {metric: scalar}, for each metric with a baseline.
+          directions: {metric: True if a higher value is better}.
+
+        Returns:
+          A scalar, 0 for results equal to the baselines; NaN if a metric is NaN.
+        """
         gains: dict[str, list[tf.Tensor]] = {}
         for metric, baseline in self.numbers.items():
             gain = (values[metric] - baseline) / abs(baseline)
@@ -145,6 +172,11 @@ def build_metrics(
 
 def keep_baselines(parts: Sequence[types.CombinedMetric], directory: str, is_new: bool) -> None:
     """Write the baselines of a new run; check that a continued run has the same baselines.
+
+    Args:
+      parts: the combined metrics; parts without baselines are ignored.
+      directory: the folder of the run's statistics.
+      is_new: True replaces the baselines of an earlier run in the folder.
 
     Raises:
       UserError: the baselines have changed, or cannot be read from a run.

@@ -34,7 +34,11 @@ class MultiTaskModel(passes.Passes):
     """A shared network with a head for each task; its `model_fn` is for an Estimator."""
 
     def fitted(self, statistics: features_lib.Statistics) -> MultiTaskModel:
-        """Return a copy whose heads and metrics know the statistics of the training split."""
+        """Return a copy whose heads and metrics know the statistics of the training split.
+
+        Args:
+          statistics: the statistics of the run, with the entries of all accumulators of heads.
+        """
         heads = [
             types.read_member(head, types.FittedHead, "fitted")(statistics) for head in self.heads
         ]
@@ -45,7 +49,11 @@ class MultiTaskModel(passes.Passes):
         return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
     def fill_schedules(self, train_steps: int) -> MultiTaskModel:
-        """Return a copy in which schedules without a length last for `train_steps` steps."""
+        """Return a copy in which schedules without a length last for the whole run.
+
+        Args:
+          train_steps: the number of steps of the run.
+        """
         return schedules.fill_decay_steps(self, train_steps)
 
     def model_fn(
@@ -64,6 +72,10 @@ class MultiTaskModel(passes.Passes):
           labels: {field: [B, ...]}; None in prediction.
           mode: a `tf.estimator.ModeKeys`.
           options: further options of the graph.
+
+        Returns:
+          An EstimatorSpec: with loss and train_op in training; with loss, metrics and hooks in
+          evaluation; with predictions and export outputs in prediction.
         """
         if options.extensions is None:
             options = dataclasses.replace(options, extensions=self.step_extensions)
@@ -185,6 +197,14 @@ class MultiTaskModel(passes.Passes):
 
         Weighting and surgery use the current values of their variables. Dropout and mixing are off,
         and the graph gets no UPDATE_OPS.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}.
+          statistics: the statistics of the training split.
+
+        Returns:
+          The gradients over the B rows, with the losses and the weights of the tasks.
         """
 
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:

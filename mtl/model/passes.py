@@ -51,6 +51,14 @@ class Passes(settings.Settings):
         """Compute the tensors that auxiliary losses read, in evaluation mode.
 
         In evaluation mode, rows do not affect each other. The graph gets no UPDATE_OPS.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}; only passed on to the result.
+          statistics: the statistics of the training split.
+
+        Returns:
+          Inputs, towers and logits of the B rows, which are not mixed.
         """
         scope = tf1.get_variable_scope()
         with (
@@ -105,7 +113,20 @@ class Passes(settings.Settings):
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> Outputs:
-        """Run the model from features to logits; rows are mixed only in training."""
+        """Run the model from features to logits; rows are mixed only in training.
+
+        Args:
+          features: {field: [B, ...]}.
+          statistics: the statistics of the training split.
+          training: True for training mode.
+
+        Returns:
+          The tensors of the pass, B rows each.
+
+        Raises:
+          UserError: the network returns no tower for a task, or a tower of the wrong rank; or a
+            pattern of the quantization matches nothing.
+        """
         with self._separate_tasks(training), self.quantize(training):
             encoded = self._encode(features, statistics, training)
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
@@ -157,7 +178,16 @@ class Passes(settings.Settings):
         emitted: types.Tensors,
         training: bool,
     ) -> activations_lib.Activations:
-        """Collect the tensors that auxiliary losses and attacks may read."""
+        """Collect the tensors that auxiliary losses and attacks may read.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}.
+          outputs: the tensors of the first pass over these rows.
+          scope: the variable scope in which the first pass was built; further passes reuse it.
+          emitted: {name: [B]}, the losses that columns and network emitted in the first pass.
+          training: True runs further passes in training mode.
+        """
         forward = functools.partial(self.run_again, features, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
@@ -167,7 +197,17 @@ class Passes(settings.Settings):
     def show_mixed(
         self, activations: activations_lib.Activations, encoded: types.Tensors
     ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
-        """Return a function from an auxiliary loss to activations, of mixed or of plain rows."""
+        """Choose the activations that auxiliary losses read in a step that mixes rows.
+
+        Args:
+          activations: the activations of the mixed rows.
+          encoded: the encoded columns before mixing, {column: [B, D] or [B, H, W, C]}.
+
+        Returns:
+          A function from an auxiliary loss to activations. A loss with `reads_features` gets a
+          second pass over the rows before mixing, which all these losses share. Any other loss gets
+          the mixed rows, without features and labels.
+        """
 
         @functools.cache
         def run_plain() -> types.Activations:
@@ -181,11 +221,18 @@ class Passes(settings.Settings):
         return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute all predictions, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+        """Compute the predictions of all tasks.
+
+        Args:
+          logits: {task: [B, C]}, or [B, H, W, C] for a map.
+
+        Returns:
+          {"<task>/<prediction>": [B, ...]}.
+        """
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return a scaffold that restores averaged or unmasked weights; else return None."""
+        """Return a scaffold that restores averaged or unmasked weights; None if none is needed."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None

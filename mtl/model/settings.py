@@ -100,7 +100,15 @@ class Settings:
         types.check_parts(self._all_parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Raise a UserError unless the data has the fields and the sampler that the model needs."""
+        """Fail unless the data has the fields and the sampler that the model needs.
+
+        Args:
+          experiment: the `experiment.Experiment` of the run.
+
+        Raises:
+          UserError: the data lacks a field that a part of the model names, sampler and loss balance
+            the same label, or a head needs whole groups that the sampler does not form.
+        """
         spec, sampler = experiment.data.spec, experiment.data.sampler
         for field in self.slices:
             checks.one_of("MultiTaskModel.slices", field, spec.fields)
@@ -233,7 +241,7 @@ class Settings:
 
     @property
     def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses that a step computes: all without a constant weight of 0."""
+        """The auxiliary losses that a step computes: all losses without a constant weight of 0."""
         losses = self._all_losses
         weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
         return [
@@ -268,7 +276,7 @@ class Settings:
 
     @property
     def held(self) -> freezing_lib.Freezing:
-        """The freezing of the model: of the setting `freezing`, and of the network."""
+        """The setting `freezing`, extended by the variables that the network freezes."""
         return types.read_member(self.network, types.Network, "hold")(self.freezing)
 
     @property
@@ -289,7 +297,7 @@ class Settings:
 
     @property
     def _all_parts(self) -> list[Any]:
-        """All parts of the model; extensions of earlier parts enclose those of later parts."""
+        """All parts of the model; extensions of earlier parts enclose extensions of later parts."""
         first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
         return [*first, *last, self.freezing, self.quantization]
@@ -307,7 +315,14 @@ class Settings:
         return balanced.read_losses(self.weighting, self.surgery)
 
     def find_direction(self, metric: str) -> bool | None:
-        """Return True if higher values of a metric are better, else False; None if unknown."""
+        """Return True if higher values of a metric are better, False if lower values are better.
+
+        Args:
+          metric: "loss", "average_loss", "<task>/<metric>", or the name of a combined metric.
+
+        Returns:
+          None if the metric is unknown, or its head declares no direction.
+        """
         if metric in _LOSSES:
             return False
         for part in self.combined_metrics:
@@ -319,10 +334,14 @@ class Settings:
         return pairs[0][1] if pairs else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return the names of each task's main metric, then of the combined metrics.
+        """Find the main metric of each task, and all combined metrics.
 
         Args:
           metrics: the names of the metrics to choose from.
+
+        Returns:
+          The names among `metrics`: main metrics in the order of the heads, then combined metrics.
+          A task is left out if none of its metrics has a known direction.
         """
         metrics = list(metrics)
         names = [metric.partition("/")[::2] for metric in metrics]
@@ -337,7 +356,11 @@ class Settings:
     def find_first_final_step(self, train_steps: int) -> int:
         """Return the first global step whose checkpoint has the final sparsity of the pruning.
 
-        The result is 0 if the model prunes nothing, or if the run ends before this step.
+        Args:
+          train_steps: the number of steps of the run.
+
+        Returns:
+          The step; 0 if the model prunes nothing, or if the run ends before this step.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0
@@ -361,7 +384,14 @@ class Settings:
         return {**self.column_files, **other_files}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """Return the token or class of each row of a table, {variable scope: names}."""
+        """Return the token or class of each row of a table.
+
+        Args:
+          statistics: the statistics of the training split, such as vocabularies.
+
+        Returns:
+          {variable scope, such as `features/<column>/` or `head/<task>/`: names}.
+        """
         names_by_scope: dict[str, types.RowNames] = {}
         for column in self.columns:
             by_name = types.read_member(column, types.Column, "row_names")(statistics)

@@ -23,7 +23,8 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     """Records the norm of every example's gradient in every step.
 
     The report is written to `<model_dir>/clip_audit/training` when the training ends;
-    docs/clipping.md describes the report. Values that need a head, such as EL2N, are NaN in it.
+    docs/clipping.md describes the report. Values that need a head, such as EL2N, are NaN in the
+    report.
 
     Args:
       settings: the settings of the audit. The setting `key` is ignored, because `observe` gets the

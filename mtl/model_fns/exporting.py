@@ -51,8 +51,8 @@ def export(
       The path of the new version.
 
     Raises:
-      RefusedError: the export predicts other values than the Estimator; it is not published.
-      UserError: the checkpoint is missing, it does not fit the graph, or an output cannot be
+      RefusedError: the export predicts other values than the Estimator, so nothing is published.
+      UserError: the checkpoint is missing or does not fit the graph, or an output cannot be
         compared.
     """
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)

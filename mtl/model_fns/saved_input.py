@@ -59,7 +59,11 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         return iterator.get_next()
 
     def before_save(self, session, global_step_value):
-        """Save the position of the input before each checkpoint; restore it in a resumed run."""
+        """Save the position of the input before each checkpoint; restore it in a resumed run.
+
+        Raises:
+          UserError: the training does not read `SavedInput.read`.
+        """
         state, step = self._require_state(), int(global_step_value)
         if not self._is_placed:
             # Estimator saves a checkpoint before the first step, even in a resumed run.

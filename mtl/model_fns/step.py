@@ -54,8 +54,8 @@ def build_step(
     """Build a training step from losses: weighting, surgery, clipping, optimizer.
 
     Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
-    `REGULARIZATION_LOSSES` of this time. On replicas of a `tf.distribute` strategy, losses are
-    means over the replica's rows, and the step averages them.
+    `REGULARIZATION_LOSSES` that exist at the time of the call. On replicas of a `tf.distribute`
+    strategy, losses are means over the replica's rows, and the step averages them.
 
     Args:
       losses: {task: scalar}, without weight penalties.

@@ -32,7 +32,7 @@ class Blank(NamedTuple):
 
         Args:
           directory: the folder of the SavedModel, which this method creates.
-          save: saves variables; called with the path at the beginning of their file names.
+          save: saves variables; its argument is the common prefix of the paths of their files.
           assets_extra: {name: path of the file to copy}, for files that the graph does not read.
         """
         for folder, files in (("assets", self.assets), ("assets.extra", assets_extra)):

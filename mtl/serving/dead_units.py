@@ -1,4 +1,4 @@
-"""Removes network units that add nothing from an export: constant units, and units without readers.
+"""Removes units without effect from an exported network: constant units, units without readers.
 
 graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded graph
 
@@ -179,8 +179,8 @@ class _Walk:
 
     Attributes:
       products: {node: the dense layer or convolution}.
-      kept: (op type, node, number of units) for constant units that stay, because an op reads them
-        that this module cannot follow.
+      kept: (op type, node, number of units) of constant units that stay, because this module cannot
+        follow the op that reads the units.
     """
 
     def __init__(self, graph: graphs.Graph, units: _Units):
@@ -198,7 +198,7 @@ class _Walk:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the channels of an operation's outputs; keep its input units on failure."""
+        """Find the channels of an operation's outputs; on failure, keep the units of its inputs."""
         outputs = self._follow_operation(operation)
         if outputs is None:
             for tensor in operation.inputs:

@@ -128,7 +128,14 @@ spec:
 
 
 def stable(folder: str) -> int | None:
-    """Return the version with the label stable in models.config; None if it does not exist."""
+    """Return the version with the label stable in models.config.
+
+    Args:
+      folder: the folder of the versions.
+
+    Returns:
+      The number of the version; None if models.config, the label or the version is missing.
+    """
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):
         return None

@@ -42,7 +42,7 @@ REWRITING_FAILED = (
 
 
 class Written(NamedTuple):
-    """An export that was checked, but is not published yet.
+    """An export that is not published yet; it is checked unless `Serving.check_rows` is 0.
 
     Attributes:
       directory: the folder of the SavedModel.
@@ -233,7 +233,14 @@ class Exporter:
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return a version of `export` that logs a refusal and returns None, instead of failing."""
+    """Return a version of an export function that logs a refusal instead of failing.
+
+    Args:
+      export: a function that may raise `RefusedError`, and returns the path of an export.
+
+    Returns:
+      A function with the same positional arguments, which returns None after a `RefusedError`.
+    """
 
     def try_export(*args: Any) -> str | None:
         try:

@@ -37,7 +37,13 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 
 
 def fold_constants(graph: graphs.Graph) -> None:
-    """Replace nodes that depend only on constants by their values, unless values are large."""
+    """Replace nodes that depend only on constants by their values.
+
+    A node stays if its value has over 1024 elements more than its inputs together.
+
+    Args:
+      graph: the graph, which this function changes.
+    """
     values = _compute_values(graph)
     for name, value in values.items():
         inputs = [

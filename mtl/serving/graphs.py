@@ -21,6 +21,9 @@ class Graph:
     """The nodes of a GraphDef.
 
     A reference is the name of a node for its first output, or "<name>:1" for its second output.
+
+    Args:
+      graph_def: the GraphDef, whose nodes this class changes.
     """
 
     def __init__(self, graph_def: tf.compat.v1.GraphDef):
@@ -30,7 +33,14 @@ class Graph:
             node.attr.pop("_class", None)  # `_class` may name removed variables.
 
     def value(self, reference: str) -> np.ndarray | None:
-        """Return the array of a numeric constant; None for other nodes."""
+        """Return the array of a numeric constant.
+
+        Args:
+          reference: a reference to the node.
+
+        Returns:
+          The array; None for other nodes, for constant texts, and for unknown names.
+        """
         node = self.nodes.get(reference)
         if node is None or node.op != "Const" or node.attr["dtype"].type == tf.string:
             return None
@@ -70,13 +80,28 @@ class Graph:
         return name
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
-        """Create or replace a constant, and return its name."""
+        """Create or replace a constant.
+
+        Args:
+          name: the name of the node.
+          value: an array or a number, whose dtype the constant gets.
+
+        Returns:
+          The name of the node.
+        """
         # Convert numbers, because the sum of two NumPy arrays of shape [] is a number.
         value = np.asarray(value)
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """Return a GraphDef with some nodes and all nodes that they depend on."""
+        """Return a GraphDef with some nodes and all nodes that they depend on.
+
+        Args:
+          names: the names of nodes, or references to nodes.
+
+        Returns:
+          A copy, in which the nodes keep their order; the graph does not change.
+        """
         pending, needed = list(names), {}
         while pending:
             name = name_of(pending.pop())
@@ -92,7 +117,14 @@ class Graph:
 
 
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """Return operations in an order in which inputs come first; leave out operations in loops."""
+    """Sort all operations of a graph, with inputs before the operations that read them.
+
+    In a loop of TensorFlow 1, one of the operations comes before its input, because the inputs form
+    a cycle.
+
+    Args:
+      graph: the graph, which does not change.
+    """
     order, visited = [], set()
     # Use a stack instead of recursion, because graphs are deeper than Python's recursion limit.
     stack = [(operation, False) for operation in reversed(graph.get_operations())]
@@ -108,7 +140,15 @@ def order_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """Return an attribute of a node, or an empty value if the node lacks the attribute."""
+    """Return an attribute of a node.
+
+    Args:
+      node: the node, which does not change.
+      key: the name of the attribute.
+
+    Returns:
+      The AttrValue; an empty AttrValue if the node lacks the attribute.
+    """
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 

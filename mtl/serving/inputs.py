@@ -29,8 +29,16 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
     """Build the serving inputs of an export.
 
     A client sends either serialized tf.Examples or raw inputs, the features as tensors. The raw
-    input of a field with a default may be empty, [0]; every row then has the default. If the raw
-    inputs of a feature of lists are missing, all lists are empty. Empty texts in lists are dropped.
+    input of a field with a default may be empty, [0]; every row then has the default. If a client
+    omits the raw inputs of a list feature, all its lists are empty. Empty texts in lists are
+    dropped.
+
+    Args:
+      spec: the fields of the model; labels are left out.
+
+    Returns:
+      The features of the model, the input "examples", strings [B], and the raw inputs as the
+      alternative "raw".
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
@@ -59,7 +67,14 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
 
 
 def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
-    """Return {raw input: an empty array} for raw inputs that a client may leave out."""
+    """Return the default values of the raw inputs that a client may leave out.
+
+    Args:
+      spec: the fields of the model.
+
+    Returns:
+      {raw input: an empty array [0, ...] of its type}, for fields with a default and for lists.
+    """
     defaults = {}
     for name, field in spec.feature_fields.items():
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype

@@ -17,7 +17,12 @@ from mtl.serving import rows
 
 
 class Loaded:
-    """The signatures of a SavedModel in a session."""
+    """The signatures of a SavedModel in a session.
+
+    Args:
+      session: an open session with the restored variables.
+      meta_graph: the MetaGraphDef of the SavedModel.
+    """
 
     def __init__(self, session: tf.compat.v1.Session, meta_graph: Any):
         self.session, self.meta_graph = session, meta_graph
@@ -57,14 +62,28 @@ class Loaded:
 
 @contextlib.contextmanager
 def load_export(directory: str) -> Iterator[Loaded]:
-    """Load a SavedModel into a separate graph and session; close the session at the end."""
+    """Load a SavedModel into a separate graph and session; close the session at the end.
+
+    Args:
+      directory: the folder of the SavedModel.
+
+    Yields:
+      The signatures. Within the context, the graph of the SavedModel is the default graph.
+    """
     model = open_export(directory)
     with model.session.graph.as_default(), model.session:
         yield model
 
 
 def open_export(directory: str) -> Loaded:
-    """Load a SavedModel into a separate graph and session; the caller closes the session."""
+    """Load a SavedModel into a separate graph and session; the caller closes the session.
+
+    Args:
+      directory: the folder of the SavedModel.
+
+    Returns:
+      The signatures, with the session as the attribute `session`.
+    """
     graph, config = tf.Graph(), rows.on_cpu()
     # Give this session separate threads. With shared threads, training steps that call this model
     # could occupy all threads, and wait for ever for a thread that runs the model.

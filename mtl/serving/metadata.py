@@ -27,7 +27,17 @@ _FIX = "Export it again with launch.export."
 def describe_export(
     serving: settings.Serving, spec: spec_lib.Spec, heads: Sequence[types.Head]
 ) -> dict[str, Any]:
-    """Return the name, the inputs, the tasks and the software versions of a model."""
+    """Describe a model for clients.
+
+    Args:
+      serving: the settings of exports.
+      spec: the features of the model.
+      heads: the heads of the tasks.
+
+    Returns:
+      {"model": name, "inputs": {feature: type, shape and default}, "tasks": {task: head, classes
+      and unit}, "passthrough": features, "tensorflow" and "mtl": version}, as JSON values.
+    """
     return {
         "model": serving.model_name,
         "inputs": {name: _describe_field(field) for name, field in spec.feature_fields.items()},
@@ -66,7 +76,15 @@ def read_metadata(directory: str) -> dict[str, Any]:
 
 
 def list_files(directory: str) -> dict[str, str]:
-    """Return {file: checksum} for the graphs and the vocabularies of an export."""
+    """Compute the checksums of the graphs and the vocabularies of an export.
+
+    Args:
+      directory: the folder of the SavedModel.
+
+    Returns:
+      {file, relative to `directory`: checksum}, for the graph, and for all files in the folders
+      `assets` and `portable`.
+    """
     # Leave out variables, for which TensorFlow itself writes and checks checksums.
     paths = [saved_model.FILE]
     for name in (_ASSETS, _PORTABLE):
@@ -92,7 +110,17 @@ def require_intact(directory: str) -> None:
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
-    """Return the features that a SavedModel takes as input; None if it has no description."""
+    """Return the features that a SavedModel takes as input.
+
+    Args:
+      directory: the folder of the SavedModel.
+
+    Returns:
+      A specification without labels; None if the SavedModel has no description.
+
+    Raises:
+      UserError: the file model.json has changed since the export.
+    """
     fields = read_metadata(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
@@ -102,7 +130,15 @@ def spec_of(directory: str) -> spec_lib.Spec | None:
 
 
 def add_metadata(directory: str, **facts: Any) -> None:
-    """Add entries to the description of a SavedModel."""
+    """Add entries to the description of a SavedModel.
+
+    Args:
+      directory: the folder of the SavedModel.
+      **facts: JSON values; they replace existing entries of the same names.
+
+    Raises:
+      UserError: the file model.json has changed since it was written.
+    """
     description = {**read_metadata(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
     checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

@@ -30,9 +30,9 @@ _INITIALISERS = ("saved_model_main_op", "legacy_init_op")
 class Optimized:
     """Rewrites an export for speed: turns variables into constants, and computes constant ops once.
 
-    Units that add nothing after pruning (`mtl.serving.dead_units`) are removed from the export, and
-    all nodes that no output of a signature needs; see `Serving.signatures`. A server needs less
-    memory to load the export, but a warm start cannot read variables from the export.
+    The export leaves out units that add nothing after pruning (`mtl.serving.dead_units`), and nodes
+    that no output of a signature needs; see `Serving.signatures`. A server needs less memory to
+    load the export, but a warm start cannot read variables from the export.
 
     Attributes:
       weights: the format of stored weights: "float32"; "float16", with half the size; or "int8",

@@ -18,7 +18,12 @@ from mtl.serving import rows as rows_lib
 
 
 class Reference:
-    """Runs the `model_fn` of an Estimator on rows; each call restores a checkpoint."""
+    """Runs the `model_fn` of an Estimator on rows; each call restores a checkpoint.
+
+    Args:
+      estimator: the Estimator, whose predictions and export outputs are computed.
+      spec: the features of the rows.
+    """
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
         self._graph = tf.Graph()
@@ -49,7 +54,7 @@ class Reference:
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
-          prefix: the path at the beginning of the file names of the variables.
+          prefix: the common prefix of the paths of the written files.
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)

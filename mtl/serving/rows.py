@@ -35,7 +35,11 @@ class Rows:
         return len(next(iter(self.values.values())))
 
     def first(self, count: int) -> Rows:
-        """Return the first `count` rows."""
+        """Return the first rows.
+
+        Args:
+          count: the number of rows to return. If there are fewer rows, all rows are returned.
+        """
         if count >= len(self):
             return self  # Make no copy, to keep the cached `examples`.
         values = {name: rows[:count] for name, rows in self.values.items()}
@@ -49,7 +53,14 @@ class Rows:
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]
 
     def dense(self, name: str) -> np.ndarray:
-        """Return the values of a feature of fixed length, [N, ...]."""
+        """Return the values of a feature of fixed length.
+
+        Args:
+          name: the feature.
+
+        Returns:
+          An array [N, ...] of the field's type; texts are an array of objects.
+        """
         field = self.spec.fields[name]
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])

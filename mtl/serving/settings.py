@@ -77,7 +77,15 @@ class Serving:
         return rewriting is None or types.read_member(rewriting, Rewriting, "keeps_graph")
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the settings fit the data and the tasks."""
+        """Fail unless the settings fit the data and the tasks.
+
+        Args:
+          experiment: the `experiment.Experiment` of the run.
+
+        Raises:
+          UserError: a setting names an unknown task or feature, a feature in `passthrough` is a
+            list, or a task has the name of a signature.
+        """
         spec, tasks = experiment.data.spec, experiment.model.tasks
         for task in self.units:
             checks.one_of("Serving.units", task, tasks)
@@ -93,5 +101,9 @@ class Serving:
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))
 
     def chooses(self, signature: str) -> bool:
-        """Return True if a signature should be written."""
+        """Return True if a pattern in `signatures` matches a signature.
+
+        Args:
+          signature: the final name, such as "raw/lean".
+        """
         return any(patterns.matches(pattern, signature) for pattern in self.signatures)

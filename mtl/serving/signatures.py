@@ -89,7 +89,14 @@ def finish_signatures(
 
 
 def forget_paths(meta_graph: Any) -> dict[str, str]:
-    """Remove paths of this machine from a graph; return {asset: the path of its source file}."""
+    """Remove paths of this machine from a graph.
+
+    Args:
+      meta_graph: the MetaGraphDef of a SavedModel, which this function changes.
+
+    Returns:
+      {asset: the path of its source file}.
+    """
     sources = _forget_asset_paths(meta_graph)
     _forget_source_paths(meta_graph)
     return sources

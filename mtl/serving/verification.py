@@ -64,8 +64,8 @@ def verify_export(
       The largest difference of an output.
 
     Raises:
-      RefusedError: an output differs; a signature fails on all rows, 7 rows, 1 row or no row; a
-        malformed example is accepted; or the graph has ops that do not belong into a server.
+      RefusedError: an output differs; a signature fails on all rows, 7 rows, 1 row or 0 rows; a
+        malformed example is accepted; or the graph has ops that a server must not run.
     """
     with loaded.load_export(directory) as model:
         _require_fit(model.meta_graph)
@@ -192,7 +192,7 @@ def _require_refusal(model: loaded.Loaded, description: str, example: bytes) -> 
 
 
 def _require_fit(meta_graph: Any) -> None:
-    """Fail if an output depends on an op that does not belong into a server."""
+    """Fail if an output depends on an op that a server must not run."""
     for node in _list_served(meta_graph):
         # A FusedBatchNorm without the attribute is_training is in training, the default.
         is_training = node.op.startswith("FusedBatchNorm") and not (

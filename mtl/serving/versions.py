@@ -1,4 +1,4 @@
-"""Publishes numbered versions in a folder that a server polls; no version appears incomplete.
+"""Publishes complete, numbered versions in a folder that a server polls.
 
 with versions.create_version("models/income") as version:
     path = write_model(version.partial)          # a folder inside version.partial
@@ -24,7 +24,14 @@ _ABANDONED_SECS = 3600
 
 
 def list_versions(folder: str) -> list[int]:
-    """Return the numbers of the versions in a folder, the newest last."""
+    """List the versions in a folder.
+
+    Args:
+      folder: the folder of the versions.
+
+    Returns:
+      The numbers, in ascending order; [] if the folder does not exist.
+    """
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
 
@@ -37,8 +44,8 @@ class Version:
       folder: the folder of the versions.
       partial: the folder for this version until it is published; servers ignore folders of this
         name.
-      number: the number of the version when it is published: the time in seconds, but larger than
-        all existing numbers.
+      number: the number of the published version: the seconds since 1970, but at least 1 above all
+        existing numbers.
     """
 
     folder: str
@@ -73,7 +80,16 @@ class Version:
 
 @contextlib.contextmanager
 def create_version(folder: str) -> Iterator[Version]:
-    """Yield a new version to write and publish; remove its folder `partial` at the end."""
+    """Create a version to write and publish; remove its folder `partial` at the end.
+
+    Unfinished versions of killed processes are removed first.
+
+    Args:
+      folder: the folder of the versions, which is created if it is missing.
+
+    Yields:
+      The new version, with a number above all existing numbers.
+    """
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)

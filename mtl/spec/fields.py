@@ -43,7 +43,15 @@ def weights_name(field: str) -> str:
 
 
 def find_weighted(fields: Mapping[str, Field]) -> dict[str, str]:
-    """Return {field of weights: field of the list} for the lists with weights among `fields`."""
+    """Find the lists with weights among fields.
+
+    Args:
+      fields: {name: field}.
+
+    Returns:
+      {field of weights: field of the list}, for each list of shape (None,) with a field
+      `weights_name(list)`; {} without such lists.
+    """
     lists = [name.removesuffix(_WEIGHTS) for name in fields if name.endswith(_WEIGHTS)]
     return {weights_name(n): n for n in lists if n in fields and fields[n].shape == _LIST}
 
@@ -56,7 +64,11 @@ class AbsentError(ValueError):
 
 
 class Gaps(str):
-    """The error message for an example that lacks values for `fields` without defaults."""
+    """The error message for an example that lacks values for `fields` without defaults.
+
+    Attributes:
+      fields: the names of the absent fields, at least one.
+    """
 
     fields: tuple[str, ...]
 
@@ -155,7 +167,18 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Cast values to the type of the field; the op fails if an integer is out of range."""
+        """Cast values to the type of the field.
+
+        Args:
+          values: a tensor of any shape, or a ragged tensor for a list.
+
+        Returns:
+          Values of the same shape, in the type `dtype`.
+
+        Raises:
+          InvalidArgumentError: when run, if an integer does not fit uint8 or bool, or a uint64 does
+            not fit int64.
+        """
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
@@ -177,7 +200,14 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Convert the value of one example to a feature of a tf.Example."""
+        """Convert the value of one example to a feature of a tf.Example.
+
+        Args:
+          value: a scalar, a list or an array; texts are str or bytes.
+
+        Returns:
+          The feature, in which arrays are flattened row by row.
+        """
         wire = _WIRE[self.dtype]
         # Texts as objects, because NumPy drops zero bytes at the end, such as of an encoded image.
         kind: Any = object if wire == "string" else None
@@ -223,7 +253,17 @@ class Field:
 
 
 def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: str) -> tf.Operation:
-    """Return an op that fails unless counts [B, (L)] sum to the number of values in each row."""
+    """Return an op that checks whether counts sum to the number of values in each row.
+
+    Args:
+      values: the values of all items of a list of lists, [B, (N)].
+      counts: the number of values of each item, int64 [B, (L)].
+      message: the beginning of the error message.
+
+    Raises:
+      InvalidArgumentError: when run, if a count is negative, or the counts of a row do not sum to
+        its number of values.
+    """
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
         (item_counts >= 0) & (item_counts <= num_values)
@@ -246,8 +286,8 @@ class Spec:
         missing label. NaN (float32), the least integer (int64) or "" (string) marks a missing
         label. Heads may use other marks, such as -1 among class ids.
       defaults: {name: value} of the fields that may be absent. For a float32, "nan" means a missing
-        number. None keeps a field required. The default -1 of an int64 label makes an absent label
-        a missing label, as no default does.
+        number. None keeps a field required. For an int64 label, -1 has the same effect as no
+        default: an absent label is a missing label.
       type_defaults: {dtype: value}, the default of all other features of a type, except lists of
         variable length.
       keys: the features that heads read in addition to labels, such as the user whose rows a head
@@ -410,7 +450,17 @@ class Spec:
         return {name: field.cast(values[name]) for name, field in fields.items()}
 
     def require_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Add ops to values of fields that fail unless each value of a list has a weight."""
+        """Check that each value of a list with weights has a weight.
+
+        Args:
+          values: {field: [B, ...]}; lists and weights are ragged, [B, (L)].
+
+        Returns:
+          All values; reading the weights runs the check.
+
+        Raises:
+          InvalidArgumentError: when run, if a list and its weights differ in length.
+        """
         checked_values = dict(values)
         for name, field in self.weighted.items():
             lengths = [values[part].row_lengths() for part in (name, field)]
@@ -422,10 +472,16 @@ class Spec:
         return checked_values
 
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Drop the empty texts in lists of features, {name: [B, ...]}.
+        """Drop the empty texts in lists of features.
 
-        The reader of CSV files also drops empty texts in lists. In lists of lists, the counts by
-        item are reduced.
+        The reader of CSV files also drops empty texts in lists.
+
+        Args:
+          features: {name: [B, ...]} of all features. Lists that hold ids instead of texts do not
+            change.
+
+        Returns:
+          All features. In lists of lists, the counts by item are reduced, too.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():
@@ -446,7 +502,14 @@ class Spec:
         return filled_features
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Serialize one example, {field: value}, as a tf.Example for `parse`."""
+        """Serialize one example as a tf.Example for `parse`.
+
+        Args:
+          values: {field: value} of any fields, in the forms that `Field.value` returns.
+
+        Returns:
+          The serialized tf.Example; equal values give equal bytes.
+        """
         feature = {name: self.fields[name].proto(value) for name, value in values.items()}
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)
@@ -454,6 +517,14 @@ class Spec:
     def split(
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split {name: value} into features, and labels with keys; {} without labels."""
+        """Split the fields of an example, or of a batch, into features and labels.
+
+        Args:
+          example: {name: value} of all fields; of the features only if `with_labels` is False.
+          with_labels: False returns {} as labels.
+
+        Returns:
+          The features, and the labels. The labels also hold the features in `keys`.
+        """
         labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

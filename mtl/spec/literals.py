@@ -57,6 +57,13 @@ _PYTHON: Mapping[str, Any] = {
 def parse_literal(dtype: str, value: Any) -> Any:
     """Convert a Python value, or a text, to a value of a type.
 
+    Args:
+      dtype: float32, int64, uint8, bool or string.
+      value: a text, or a number for types other than string.
+
+    Returns:
+      A str, a float or an int; bools become 0 or 1.
+
     Raises:
       ValueError: the value does not suit the type; the error has no message.
     """
@@ -108,7 +115,15 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True; else None."""
+    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True.
+
+    Args:
+      value: any value.
+
+    Returns:
+      The integer; None for fractions, infinity, NaN, and values of other types than int, float and
+      bool.
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
@@ -118,8 +133,8 @@ def decode_text(where: str, value: Any) -> Any:
     """Decode bytes as UTF-8; return all other values unchanged.
 
     Raises:
-      UserError: the bytes are not UTF-8. Replacement characters are no option, because they could
-        make two texts equal.
+      UserError: the bytes are not UTF-8. Replacing invalid bytes by U+FFFD could make two texts
+        equal.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value
@@ -128,7 +143,20 @@ def decode_text(where: str, value: Any) -> Any:
 
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:
-    """Convert a default to a value of a type; fail if it does not suit the type."""
+    """Convert a default to a value of a type.
+
+    Args:
+      where: the name of the setting, for errors.
+      dtype: float32, int64, uint8, bool or string.
+      value: a value of the matching Python type; for float32, also an int or "nan".
+
+    Returns:
+      The value; `math.nan` for a missing float32.
+
+    Raises:
+      UserTypeError: the value has another Python type.
+      UserError: the number is out of the range of the type, or is infinite.
+    """
     if dtype == "float32":
         if _is_nan(value):
             return math.nan

@@ -21,7 +21,7 @@ _ERA, _TO_1970 = 146_097, 719_468
 
 
 def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Parse the digits of times, without a check that the time exists, such as 25:00.
+    """Parse the digits of times; accept times that do not exist, such as 25:00.
 
     Args:
       texts: [B].
@@ -98,7 +98,15 @@ def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
 
 
 def divide_seconds(seconds: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Divide seconds since 1970 in UTC, int64 [B], into the parts of `read_parts`."""
+    """Divide seconds since 1970 into calendar date and time of day, in UTC.
+
+    Args:
+      seconds: int64 [B]; negative before 1970.
+
+    Returns:
+      The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
+      each.
+    """
     days, rest = seconds // _DAY, seconds % _DAY
     shifted = days + _TO_1970
     era, day = shifted // _ERA, shifted % _ERA

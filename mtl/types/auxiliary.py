@@ -63,17 +63,34 @@ class Attack(Protocol):
 
     @abc.abstractmethod
     def attack(self, activations: Activations) -> Activations:
-        """Return the activations of the network for the changed inputs."""
+        """Compute the outputs of the network for the changed inputs.
+
+        Args:
+          activations: the values that the network computed for the unchanged inputs.
+
+        Returns:
+          The activations of the same rows for the changed inputs.
+        """
 
     @abc.abstractmethod
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
-        """Fail unless the attack suits a model with these heads, {task: head}."""
+        """Fail unless the attack suits a model with these heads.
+
+        Args:
+          heads: {task: its head}.
+
+        Raises:
+          UserError: the attack does not suit the heads.
+        """
 
 
 class AuxiliaryLoss(Protocol):
     """A named training loss without a head; its variables are in the scope `auxiliary/<name>`.
 
     Weighting, surgery, clipping and summaries treat an auxiliary loss like the loss of a task.
+
+    Attributes:
+      name: the name of the loss, other than the names of tasks and of other auxiliary losses.
     """
 
     name: str
@@ -108,7 +125,14 @@ class AuxiliaryLoss(Protocol):
         return tf.ones([parts.count_rows(labels)])
 
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
-        """Fail unless the loss suits a model with these heads, {task: head}."""
+        """Fail unless the loss suits a model with these heads; by default, all heads do.
+
+        Args:
+          heads: {task: its head}.
+
+        Raises:
+          UserError: the loss does not suit the heads.
+        """
         del heads
 
     @property
@@ -160,7 +184,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def are_rows_apart(self) -> bool:
-        """True if the loss of each row depends on no other row of the batch."""
+        """True if the loss of each row does not depend on other rows of the batch."""
         return True
 
     @property

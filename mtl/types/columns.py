@@ -15,11 +15,22 @@ class Statistics(Protocol):
 
     @abc.abstractmethod
     def for_column(self, column: str) -> Mapping[str, values.Json]:
-        """Return the JSON values that an accumulator saved under this name."""
+        """Return the JSON values that an accumulator saved.
+
+        Args:
+          column: the name of the statistics: a column, a table, or another key of `accumulators()`.
+
+        Returns:
+          {key: JSON value}, with the entries that `Accumulator.save` returned.
+        """
 
     @abc.abstractmethod
     def path(self, name: str) -> str:
-        """Return the path of a file of this name that an accumulator wrote."""
+        """Return the path of a file that an accumulator wrote.
+
+        Args:
+          name: the name of the file in the folder of the statistics.
+        """
 
 
 class Accumulator(Protocol):
@@ -60,8 +71,8 @@ class RowNames(NamedTuple):
       and_unknown: True if rows of unknown names may follow.
       first, last: the range of `names` that describes this variable; None as `last` means all names
         from `first` on.
-      are_grouped: True if a row stands for a group of names, which are grouped by their order. The
-        meaning of a row then changes if any name changes.
+      are_grouped: True if a row stands for a group of names, and the order of all names determines
+        the groups. If any name changes, rows change their meaning.
       are_a_set: True if the order of grouped names does not matter, and added names do not change
         the meaning of a row.
     """
@@ -101,6 +112,13 @@ class Column(emitting.Emitting, Protocol):
         """Encode fields in a training step, where a column may augment its fields.
 
         Columns that encode the events of a history are called by `__call__` in training, too.
+
+        Args:
+          features: {field: [B, ...]}, of all fields of the batch.
+          fitted: the statistics of the training split.
+
+        Returns:
+          Columns of the same names and shapes as from `__call__`.
         """
         return self(features, fitted)
 
@@ -114,12 +132,26 @@ class Column(emitting.Emitting, Protocol):
         return False
 
     def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
-        """Return the names of the rows of embedding tables, {column: names}."""
+        """Return the names of the rows of embedding tables.
+
+        Args:
+          fitted: the statistics of the training split, such as vocabularies.
+
+        Returns:
+          {variable scope below `features/`, such as a column: names}; {} if rows have no names.
+        """
         del fitted
         return {}
 
     def check(self, features: Mapping[str, values.PythonValue]) -> str | None:
-        """Check the fields of a record, with texts as bytes; return an error text, or None."""
+        """Check the fields of one record.
+
+        Args:
+          features: {field: its value}, with texts as bytes.
+
+        Returns:
+          The text of an error; None if the column finds no error.
+        """
         del features
         return None
 
@@ -134,7 +166,14 @@ class Column(emitting.Emitting, Protocol):
         return True
 
     def keys(self, features: values.Tensors) -> Mapping[str, tf.Tensor]:
-        """Return the keys that a batch looks up in growing embedding tables, {table: int64 [N]}."""
+        """Return the keys that a batch looks up in growing embedding tables.
+
+        Args:
+          features: {field: [B, ...]}.
+
+        Returns:
+          {table: int64 [N]}, in which keys may repeat; {} if the column has no growing table.
+        """
         del features
         return {}
 
@@ -287,13 +326,21 @@ class HistoryEncoder(Protocol):
         return False
 
     def name_losses(self, history: str) -> Mapping[str, float | training.Schedule]:
-        """Return the losses that a history passes to `mtl.step.outlets`, {name: weight}."""
+        """Return the auxiliary losses that the encoder passes to `mtl.step.outlets`.
+
+        Args:
+          history: the name of the history, a prefix that keeps the losses of several histories
+            apart.
+
+        Returns:
+          {name: weight}; {} if the encoder has no auxiliary loss.
+        """
         del history
         return {}
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if each row's auxiliary loss depends on no other row of the batch."""
+        """True if the auxiliary loss of each row does not depend on other rows of the batch."""
         return True
 
     @property
@@ -320,17 +367,38 @@ class Tokenizer(Protocol):
 
     @abc.abstractmethod
     def num_tokens(self, name: str, fitted: Statistics) -> int:
-        """Return the number of ids, including the ids of unknown tokens."""
+        """Return the number of ids, including the ids of unknown tokens.
+
+        Args:
+          name: the key of the tokenizer's statistics.
+          fitted: the statistics of the training split.
+        """
 
     def accumulator(
         self, field: str, read: Callable[[values.Tensors], tf.Tensor]
     ) -> Accumulator | None:
-        """Return an accumulator of the texts [N] that `read` extracts from a batch, or None."""
+        """Return an accumulator that learns the vocabulary of a field.
+
+        Args:
+          field: the name of the field.
+          read: a function from a batch {field: [B, ...]} to its texts, strings [N].
+
+        Returns:
+          The accumulator; None if the tokenizer learns nothing from the training split.
+        """
         del field, read
         return None
 
     def row_names(self, name: str, fitted: Statistics) -> RowNames | None:
-        """Return the token of each id, or None if ids have no names."""
+        """Return the token of each id.
+
+        Args:
+          name: the key of the tokenizer's statistics.
+          fitted: the statistics of the training split.
+
+        Returns:
+          The names of the rows of the embedding table; None if ids have no names.
+        """
         del name, fitted
         return None
 

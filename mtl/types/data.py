@@ -72,18 +72,33 @@ class RowOrder(Protocol):
         return False
 
     def count_epochs(self, step: int) -> Mapping[str, float]:
-        """Return {part of the rows, such as a source: the number of its epochs before a step}."""
+        """Count the epochs that training reads before a step.
+
+        Args:
+          step: a global step.
+
+        Returns:
+          {part of the rows, such as a source: number of epochs}, with fractions; {} if the order
+          does not divide the rows into parts.
+        """
         del step
         return {}
 
     def describe(self, steps: int) -> list[str]:
-        """Describe the order of the rows in a run of `steps` steps, as lines for the log."""
+        """Describe the order of the rows in a run.
+
+        Args:
+          steps: the number of steps of the run.
+
+        Returns:
+          Lines for the log; [] if there is nothing to say.
+        """
         del steps
         return []
 
 
 class DecodeOnlyError(Exception):
-    """Raised if Python cannot read a value as `Source.decode` does; `decode` has to read it."""
+    """Raised if Python cannot read a value like `Source.decode`, which must then read the rows."""
 
 
 class Source(Protocol):
@@ -137,53 +152,94 @@ class Source(Protocol):
         return False
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which a field is read as a key of rows: "string" or "int64".
+        """Return the type in which a field is read as a key of rows.
 
         A source must return "int64" for whole numbers that it cannot read as texts.
+
+        Args:
+          name: the field.
+
+        Returns:
+          "string" or "int64".
         """
         del name
         return "string"
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the records of a split in tensors [n, ...] of any n; None if the source cannot.
+        """Return the records of a split in blocks of any size.
 
         Passes that read a split in order use blocks, because each single record costs microseconds.
         Training uses `records`, unless it keeps all records in memory.
+
+        Args:
+          split: the split.
+
+        Returns:
+          A dataset of the same records as `records`, in the same order, with tensors [n, ...] of
+          any n; None if the source cannot read blocks.
         """
         del split
         return None
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
-        """Return all rows in order, as maps {field: the values of some rows}; None if unsupported.
+        """Return all rows of a split in order, without `decode`.
 
-        The values have the forms of `mtl.data.packed`. `Pipeline.cache` keeps the values in memory.
-        The iterator may raise `DecodeOnlyError` after some rows; `decode` then reads all rows.
+        `Pipeline.cache` keeps the values in memory.
+
+        Args:
+          split: the split.
+          spec: the fields to read, features and labels.
+
+        Returns:
+          Maps {field: the values of some rows}, in the forms of `mtl.data.packed`; None if
+          unsupported. The iterator may raise `DecodeOnlyError` after some rows; `decode` then reads
+          all rows.
         """
         del split, spec
         return None
 
     def shard(self, split: str, num_shards: int, shard: int) -> Source | None:
-        """Return a source of every `num_shards`-th file of a split, from file number `shard` on.
+        """Return a source that reads only a part of the files of a split.
 
-        The result is None if the files cannot be divided. Every worker then reads all records, and
-        keeps every `num_shards`-th record.
+        Args:
+          split: the split.
+          num_shards: the number of parts.
+          shard: the index of the part, from 0.
+
+        Returns:
+          A source of every `num_shards`-th file, from file number `shard` on. The result is None if
+          the files cannot be divided. Every worker then reads all records, and keeps every
+          `num_shards`-th record.
         """
         del split, num_shards, shard
         return None
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the rows of a split, int64 [N]; None if rows have no numbers.
+        """List the numbers of the rows of a split.
 
         A source that lists rows must hold all rows in memory. Training then shuffles all rows, and
         gets them from `take_rows`.
+
+        Args:
+          split: the split.
+
+        Returns:
+          int64 [N]; None if rows have no numbers.
         """
         del split
         return None
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> Blocks | None:
-        """Return the blocks of a split that is not in memory; None if the source has no blocks.
+        """Return the blocks of a split that is not in memory.
 
         Training then shuffles a window of rows at a time, and reads the next window meanwhile.
+
+        Args:
+          split: the split.
+          spec: the fields to read.
+
+        Returns:
+          The blocks; None if the source has no blocks, or holds the split in memory.
         """
         del split, spec
         return None
@@ -198,7 +254,7 @@ class Source(Protocol):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of future steps with a fixed order of rows; None if all steps have one."""
+        """The number of future steps with a fixed row order; None if it is fixed for all steps."""
         return None
 
     def order_rows(
@@ -206,7 +262,7 @@ class Source(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training requests the rows of a split from `take_rows`.
 
-        Training calls `order_rows` if `orders_rows` is True, and then needs an order, not None.
+        If `orders_rows` is True, training calls this method, and the result must not be None.
 
         Args:
           split: the split.
@@ -222,7 +278,17 @@ class Source(Protocol):
         return None
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows, given by number, int64 [B], as a batch for `decode`."""
+        """Return the raw records of some rows, as a batch for `decode`.
+
+        Only sources with `list_rows` or `orders_rows` need this method.
+
+        Args:
+          split: the split.
+          rows: row numbers, int64 [B], from `list_rows` or from the order of `order_rows`.
+
+        Returns:
+          Raw records as `records` yields them, B of them in each tensor, in the order of `rows`.
+        """
         del split, rows
         return {}  # Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
@@ -232,10 +298,25 @@ class BatchSampler(Protocol):
     """A sampler that forms the training batches itself, such as whole groups."""
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the fields that the sampler reads."""
+        """Fail unless a specification has the fields that the sampler reads.
+
+        Args:
+          spec: the fields of a record.
+
+        Raises:
+          UserError: a field is missing, or has another type or shape than the sampler needs.
+        """
 
     def require_room(self, statistics: columns.Statistics, rows: int) -> None:
-        """Fail if a unit of the training split, such as a group, has more than `rows` rows."""
+        """Fail if a unit of the training split, such as a group, exceeds a part of a batch.
+
+        Args:
+          statistics: the statistics of the training split.
+          rows: the number of rows in each part of a batch.
+
+        Raises:
+          UserError: a unit has more than `rows` rows.
+        """
 
     def form_batches(
         self,
@@ -289,7 +370,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        Training calls `order_by_field` if `order_field` is set, and then needs an order, not None.
+        If `order_field` is set, training calls this method, and the result must not be None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].

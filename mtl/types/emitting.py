@@ -16,5 +16,5 @@ class Emitting(Protocol):
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """True if each row's auxiliary loss depends on no other row of the batch."""
+        """True if the auxiliary loss of each row does not depend on other rows of the batch."""
         return True

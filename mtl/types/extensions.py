@@ -31,7 +31,15 @@ class StepExtension:
         return contextlib.nullcontext()
 
     def wrap_forward(self, forward: Forward) -> Forward:
-        """Wrap the function that builds a forward pass; a step may call it for several slices."""
+        """Wrap the function that builds a forward pass.
+
+        Args:
+          forward: builds the forward pass of some rows from their features and labels.
+
+        Returns:
+          A function with the same arguments and the same kind of result. A step may call the
+          function several times, once for each slice of the batch.
+        """
         return forward
 
     def around_network(self) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
@@ -73,10 +81,17 @@ class StepExtension:
     def mask_gradients(
         self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[values.Connected]:
-        """Return N gradients, with 0 for entries of the N variables that must not change.
+        """Zero the gradients of weights that must not change.
 
         The update masks gradients before it measures the global norm, and after each of
         `Update.transforms`.
+
+        Args:
+          gradients: N gradients, dense or sparse.
+          variables: the N variables of the gradients.
+
+        Returns:
+          N gradients, with 0 for the entries that must not change.
         """
         del variables
         return gradients
@@ -84,7 +99,12 @@ class StepExtension:
     def see_update(
         self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
     ) -> None:
-        """Read the N gradients that the optimizer gets, before any of the N variables changes."""
+        """Read the gradients that the optimizer gets, before any variable changes.
+
+        Args:
+          gradients: N gradients, dense or sparse.
+          variables: the N variables of the gradients.
+        """
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Add ops that run after the update.

@@ -12,12 +12,17 @@ from mtl.types import columns, data, parts, values
 
 
 class LossInputs(NamedTuple):
-    """Aligned logits, targets and weights of a batch, [B] or [B, n]; logits may be [B, C].
+    """Aligned logits, targets and weights of a batch.
 
-    A map has n = H W places. Logits and targets of a map may have a further axis, [B, n, C].
+    In the shapes of a map, n = H W is the number of places.
 
     A weight of 0 means that the label is missing or ignored. The target of a label with weight 0 is
     any valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.
+
+    Attributes:
+      logits: [B], [B, n] or [B, C]; for a map, [B, n] or [B, n, C].
+      targets: [B] or [B, n]; for a map, [B, n] or [B, n, C].
+      weights: [B] or [B, n], finite and at least 0.
     """
 
     logits: tf.Tensor
@@ -32,6 +37,9 @@ class Head(Protocol):
     `MapHead`, `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`,
     `JointHead`, `NamingHead` and `CheckingHead`. If a head lacks a member, the protocol's default
     is used.
+
+    Attributes:
+      name: the name of the task, which differs between all heads of a model.
     """
 
     name: str
@@ -148,7 +156,12 @@ class FittedHead(Protocol):
         return {}
 
     def fitted(self, statistics: columns.Statistics) -> Any:
-        """Return a copy of the head with the statistics that its accumulators gathered."""
+        """Return a copy of the head with the statistics that its accumulators gathered.
+
+        Args:
+          statistics: the statistics of the training split, with an entry for each key of
+            `accumulators()`.
+        """
         del statistics
         return self
 
@@ -228,9 +241,18 @@ class AddingHead(Protocol):
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: data.Reading
     ) -> tf.data.Dataset:
-        """Return the training batches with the additional rows that the head's loss needs.
+        """Add the rows that the head's loss needs to the training batches.
 
         The added rows have no labels, so other heads ignore them.
+
+        Args:
+          batches: pairs of features and labels, {field: [B, ...]} each.
+          spec: the fields of the data.
+          reading: the settings with which this process reads; each of its parts gets equally many
+            rows.
+
+        Returns:
+          The batches with additional rows; labels may have additional fields.
         """
         del spec, reading
         return batches
@@ -264,7 +286,14 @@ class ComposingHead(Protocol):
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
-        """Compute the head's logits from the logits of the tasks in `composes`, {task: [B, C]}."""
+        """Compute the head's logits from the logits of other tasks.
+
+        Args:
+          logits: {task: [B, C]}, at least for the tasks in `composes`.
+
+        Returns:
+          Logits [B, C] of this head.
+        """
         raise NotImplementedError
 
 
@@ -315,12 +344,24 @@ class CheckingHead(Protocol):
     """A head whose settings name features."""
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the features that the head's settings name."""
+        """Fail unless a specification has the features that the head's settings name.
+
+        Args:
+          spec: the fields of the data.
+
+        Raises:
+          UserError: a feature is missing, or does not suit the head.
+        """
         del spec
 
 
 class CombinedMetric(Protocol):
-    """A metric that is computed from metrics of tasks."""
+    """A metric that is computed from metrics of tasks.
+
+    Attributes:
+      name: the name of the metric in evaluations, other than `loss`, `average_loss` and
+        `global_step`.
+    """
 
     name: str
 
@@ -342,7 +383,11 @@ class CombinedMetric(Protocol):
         """
 
     def fitted(self, statistics: columns.Statistics) -> CombinedMetric:
-        """Return a copy of the metric with statistics of the training split."""
+        """Return a copy of the metric with statistics of the training split.
+
+        Returns:
+          A metric of the same name; by default, the metric itself.
+        """
         del statistics
         return self
 
@@ -446,7 +491,14 @@ class UncertainHead(Protocol):
 
     @abc.abstractmethod
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the prediction in nats, [B, C] -> [B]."""
+        """Compute the entropy of the prediction for each row.
+
+        Args:
+          logits: [B, C], or [B, H, W, C] for a map.
+
+        Returns:
+          The entropy in nats, [B].
+        """
 
 
 @runtime_checkable
@@ -455,4 +507,11 @@ class TeachableHead(ComparableHead, Protocol):
 
     @abc.abstractmethod
     def recover_logits(self, predictions: values.Tensors) -> tf.Tensor:
-        """Invert `Head.predictions`: {name: [B, ...]} -> logits [B, C]."""
+        """Invert `Head.predictions`.
+
+        Args:
+          predictions: {name: [B, ...]}, the predictions of another model for the task.
+
+        Returns:
+          Logits [B, C], or [B, H, W, C] for a map.
+        """

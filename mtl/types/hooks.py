@@ -32,7 +32,10 @@ class Steps(Protocol):
 
     @abc.abstractmethod
     def __getitem__(self, name: str) -> tf.Tensor:
-        """Return the scalar of a name, by a new op; only before the session begins."""
+        """Return the scalar with this name; call this method only before the session begins.
+
+        Each call adds an op to the graph.
+        """
 
 
 class Hook(Protocol):

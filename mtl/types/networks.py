@@ -90,7 +90,14 @@ class Network(emitting.Emitting, Protocol):
         return False
 
     def hold(self, freezing: Any) -> Any:
-        """Add the variables that this network freezes to the `Freezing` of a run."""
+        """Add the variables that this network freezes to the `Freezing` of a run.
+
+        Args:
+          freezing: the setting `MultiTaskModel.freezing`, a `freezing.Freezing`.
+
+        Returns:
+          A `freezing.Freezing`; by default, `freezing` itself.
+        """
         return freezing
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:

@@ -75,7 +75,14 @@ class RunObserver:
     writes_graph = False
 
     def change_data(self, data: Any) -> Any:
-        """Return the `pipeline.Pipeline` of the training data, changed or unchanged."""
+        """Change the input of the training.
+
+        Args:
+          data: the `pipeline.Pipeline` of the training data.
+
+        Returns:
+          The pipeline for the training; by default, `data` itself.
+        """
         return data
 
     def around_run(self) -> contextlib.AbstractContextManager[object]:
@@ -83,7 +90,11 @@ class RunObserver:
         return contextlib.nullcontext()
 
     def prepare(self, is_new: bool) -> None:
-        """Prepare the run in its folder; `is_new` is True if the folder holds no checkpoint."""
+        """Prepare the run in its folder.
+
+        Args:
+          is_new: True if the folder holds no checkpoint.
+        """
 
     def begin(self) -> None:
         """Act once the model is built and restored, before the first step."""
@@ -92,10 +103,19 @@ class RunObserver:
         """Act in place of `begin` if all steps are already trained."""
 
     def go_on_from(self, step: int) -> None:
-        """Prepare to train from this global step, before the graph is built."""
+        """Prepare for the first step of this training, before the graph is built.
+
+        Args:
+          step: the global step from which training continues; 0 for a new run.
+        """
 
     def list_extensions(self, model: Any, statistics: Any) -> Sequence[extensions.MakeExtension]:
-        """Return extensions of a training step that act before the model's own extensions."""
+        """Return extensions of a training step that act before the model's own extensions.
+
+        Args:
+          model: the fitted `MultiTaskModel`.
+          statistics: the statistics of the training split.
+        """
         return ()
 
     def list_last_extensions(self) -> Sequence[extensions.MakeExtension]:
@@ -103,7 +123,15 @@ class RunObserver:
         return ()
 
     def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the `model_fn` that builds the graph of a training step."""
+        """Change the `model_fn` that builds the graph of a training step.
+
+        Args:
+          model_fn: a function of features, labels and a mode that returns an EstimatorSpec.
+
+        Returns:
+          A function with the same names of parameters, by which Estimator decides which arguments
+          it passes; by default, `model_fn` itself.
+        """
         return model_fn
 
     def build_hooks(self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]) -> RunHooks:
@@ -116,17 +144,39 @@ class RunObserver:
         return RunHooks()
 
     def save(self, step: int) -> None:
-        """Save the observer's state at this step, before the checkpoint of the step is listed."""
+        """Save the observer's state, before the checkpoint of this step is listed.
+
+        Args:
+          step: the global step of the checkpoint.
+        """
 
     def watch_evaluation(self, checkpoint: str) -> EvaluationHooks | None:
-        """Return a function that builds hooks for the evaluation of a checkpoint, or None."""
+        """Choose the hooks for the evaluation of a checkpoint.
+
+        Args:
+          checkpoint: the path of the checkpoint.
+
+        Returns:
+          A function that builds the hooks; None without hooks. If all observers return None, all
+          evaluations of the run share one graph.
+        """
         return None
 
     def add_to_export(self, written: Any) -> None:
-        """Add files to the folder of an export, a `serving.Written`, before it is published."""
+        """Add files to the folder of an export, before it is published.
+
+        Args:
+          written: the export, a `serving.Written`.
+        """
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Receive metrics of a step; `kind` is "eval" for an evaluation."""
+        """Receive the metrics of a step.
+
+        Args:
+          kind: "eval" for an evaluation.
+          step: the global step.
+          metrics: {name: value}; values may be NaN.
+        """
 
     def close(self) -> None:
         """Release resources, such as open files, at the end of a session."""
@@ -140,7 +190,17 @@ OpenObserver: TypeAlias = Callable[[ObservedRun], RunObserver | None]
 
 
 def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 110]") -> None:
-    """Fail unless a setting is two global steps in order, [first, last]."""
+    """Fail unless a setting is two global steps in order, [first, last].
+
+    Args:
+      where: the name of the setting, for errors.
+      steps: its value.
+      rule: the rule for errors about type and length, which follows the word "must".
+
+    Raises:
+      UserError: `steps` is not a list of two whole numbers, the first step is below 1, or the last
+        step is less than 2 steps later.
+    """
     checks.is_a(where, steps, (list, tuple), rule)
     checks.require(len(steps) == 2, where, rule, steps)
     for step in steps:

@@ -41,12 +41,23 @@ class EntrywisePart(Protocol):
 
 
 def are_entrywise(parts: Iterable[object]) -> bool:
-    """Return True if `EntrywisePart.is_entrywise` is True for all parts."""
+    """Return True if `EntrywisePart.is_entrywise` is True for all parts.
+
+    Args:
+      parts: any parts; a part without this property counts as False.
+    """
     return all(read_member(part, EntrywisePart, "is_entrywise") for part in parts)
 
 
 def walk_parts(part: Any) -> Iterator[Any]:
-    """Yield a part, or all parts of a list or map, and all parts nested in their settings."""
+    """Walk through a part, and through all parts nested in its settings.
+
+    Args:
+      part: a part, or a list, tuple or map of parts. Other values, such as numbers, are skipped.
+
+    Yields:
+      Each part before its nested parts; a part that occurs twice is yielded twice.
+    """
     if isinstance(part, Mapping):
         part = list(part.values())
     if isinstance(part, (list, tuple)):
@@ -75,7 +86,14 @@ def check_parts(parts: object, member: str, owner: object) -> None:
 
 
 def count_rows(fields: values.Tensors) -> tf.Tensor:
-    """Count the rows of a batch with at least one field: {field: [B, ...]} -> int32 scalar."""
+    """Count the rows of a batch.
+
+    Args:
+      fields: {field: [B, ...]}, at least one field; a field may be ragged.
+
+    Returns:
+      B, an int32 scalar.
+    """
     first = next(iter(fields.values()))
     is_list = isinstance(first, tf.RaggedTensor)
     return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]

@@ -61,18 +61,29 @@ class TrackedRun(Protocol):
 
     @abc.abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report {name: value} at a step; values may be NaN.
+        """Report the metrics of a step.
 
-        Names begin with train/, with eval/, or with eval_<split>/. If a run has stages, the name of
-        the stage precedes this prefix.
+        Args:
+          step: the global step.
+          metrics: {name: value}; values may be NaN. Names begin with train/, with eval/, or with
+            eval_<split>/. If a run has stages, the name of the stage precedes this prefix.
         """
 
     def add_file(self, path: str, folder: str) -> None:
-        """Add a file or a whole folder to a folder of the tracked run; "" is the root folder."""
+        """Add a file or a whole folder to the tracked run.
+
+        Args:
+          path: the file or folder to add.
+          folder: the target folder in the tracked run; "" is the root folder.
+        """
         del path, folder
 
     def end(self, state: str | None) -> None:
-        """End the reports of this process, and set the state of the run; None keeps the state."""
+        """End the reports of this process.
+
+        Args:
+          state: the final state of the run: FINISHED, FAILED or KILLED; None keeps the state.
+        """
         del state
 
 
@@ -96,7 +107,7 @@ class Tracker(Protocol):
 
     @property
     def export_limit_mb(self) -> float:
-        """The size limit, in megabytes, of exports that the tracked run gets; 0 adds none."""
+        """The largest size, in megabytes, of an export for the tracked run; 0 adds no exports."""
         return 0.0
 
     def require(self) -> None:
@@ -104,11 +115,30 @@ class Tracker(Protocol):
 
     @abc.abstractmethod
     def start(self, run: RunDescription) -> TrackedRun:
-        """Begin a new run of the tracker, or continue the run `run.run_id`."""
+        """Begin a new run of the tracker, or continue an existing run.
+
+        If this method raises an error, the process logs the error, and calls the method again some
+        seconds later.
+
+        Args:
+          run: the description of the run; if `run.run_id` is set, the tracker continues that run.
+
+        Returns:
+          The run to which this process reports.
+        """
 
 
 def check_trackers(where: str, trackers: Any) -> None:
-    """Fail unless a setting is a list of trackers with different names."""
+    """Fail unless a setting is a list of trackers with different names.
+
+    Args:
+      where: the name of the setting, for errors.
+      trackers: its value.
+
+    Raises:
+      UserError: the value is not a list, an entry is not a tracker, or a name is invalid or occurs
+        twice.
+    """
     rule = "be a list of parts such as @tracking.MLflow()"
     checks.is_a(where, trackers, (list, tuple), rule)
     names = []

@@ -78,8 +78,7 @@ class Batch(Protocol):
 
         Args:
           function: maps a `ForwardPass` to tensors, IndexedSlices and None, in any nesting.
-          update: True runs the UPDATE_OPS of the slices; exactly one call in a step sets it to
-            True.
+          update: True runs the UPDATE_OPS of the slices; exactly one call in a step must pass True.
 
         Returns:
           The sums, nested like the results of the function.

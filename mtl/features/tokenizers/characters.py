@@ -71,12 +71,20 @@ class Tables:
 
 
 def clean(text: str, lowercase: bool) -> str:
-    """Clean a text in Python, with the same result as in the graph."""
+    """Clean a text in Python, with the same result as in the graph.
+
+    Args:
+      text: the text.
+      lowercase: True also converts letters to lower case, and removes accents.
+
+    Returns:
+      The clean text, whose length may differ.
+    """
     return "".join(_clean_one(character, lowercase) for character in text)
 
 
 def _clean_one(character: str, lowercase: bool) -> str:
-    """Return the characters, none, one or several, that replace a character."""
+    """Return the text that replaces a character: none, one or several characters."""
     category = unicodedata.category(character)
     if character in _ALWAYS_SPACES or category[0] == "Z":
         return " "
@@ -98,7 +106,14 @@ def _find_kind(character: str) -> int:
 
 @functools.cache
 def read_tables(lowercase: bool) -> Tables:
-    """Build the tables once in each process, in a fifth of a second."""
+    """Build the tables once in each process, in a fifth of a second.
+
+    Args:
+      lowercase: True also converts letters to lower case, and removes accents.
+
+    Returns:
+      The tables. All callers get the same arrays, so do not change them.
+    """
     rows: dict[str, int] = {"\0": 0}  # Row 0 means no replacement; NUL never replaces a character.
     row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)
     for point in itertools.chain(*_IN_USE):

@@ -58,7 +58,16 @@ class Pieces(types.Accumulator):
         self._counts.update(words.flat_values.numpy().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the pieces, one per line; return file name, number and greatest length."""
+        """Learn the pieces, and write them with one piece per line.
+
+        Returns:
+          {"file": the name of the file, "size": the number of pieces, "longest": the result of
+          `find_longest`}.
+
+        Raises:
+          UserError: no character occurs `min_count` times, or the library `tokenizers` is not
+            installed.
+        """
         counts = {word.decode(): count for word, count in self._counts.items()}
         pieces = learn_pieces(counts, self.size, self.min_count)
         rule = f"hold a character that occurs {self.min_count} times (min_count)"
@@ -101,7 +110,11 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
 
 
 def find_longest(pieces: Iterable[bytes]) -> int:
-    """Return the number of characters of the longest piece, not counting the mark `##`."""
+    """Return the number of characters of the longest piece, not counting the mark `##`.
+
+    Args:
+      pieces: at least one piece, in UTF-8.
+    """
     return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
 
 

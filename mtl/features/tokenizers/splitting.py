@@ -76,9 +76,15 @@ def _make_constant(name: str, lowercase: bool) -> tf.Tensor:
 
 
 def find_true(mask: tf.Tensor) -> tf.Tensor:
-    """Return the indices at which a mask, bool [N], is True, int64 [M].
+    """Find the places at which a mask is True.
 
     To select from several tensors, one call and `tf.gather` need fewer ops than `tf.boolean_mask`.
+
+    Args:
+      mask: bool [N].
+
+    Returns:
+      The ascending indices, int64 [M].
     """
     return tf.reshape(tf.where(mask), [-1])
 

@@ -53,7 +53,11 @@ class WordPiece(words.OfWords):
         )
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
-        """Return the number of pieces, plus one if the vocabulary lacks `[UNK]`."""
+        """Return the number of pieces, plus one if the vocabulary lacks `[UNK]`.
+
+        Raises:
+          UserError: the file in `vocabulary` is not a vocabulary, or no piece begins with `##`.
+        """
         pieces = self._read_pieces(name, fitted)
         return max(pieces.size, pieces.unknown + 1)
 

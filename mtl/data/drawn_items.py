@@ -98,13 +98,11 @@ class DrawnItems:
     ) -> tf.data.Dataset:
         """Append rows of drawn items to each part of a batch.
 
-        The label field `drawn_field(task)` holds the items of the appended rows, and is missing in
-        all other rows. `num` must be a multiple of the number of parts of all processes together.
+        The label field `drawn_field(task)` holds the items of the appended rows alone. `num` must be
+        a multiple of the number of parts of all processes together.
 
         Args:
-          task: the name of the head.
           batches: (features, labels) of this process, with a static number of rows.
-          spec: the fields of the training rows.
           reading: the seed, the step, the parts of a batch, and the statistics with the items.
 
         Returns:
@@ -126,7 +124,7 @@ class DrawnItems:
             uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
             uniform = uniform[first : first + num]
             indices = tf.searchsorted(ends, uniform * ends[-1], side="right")
-            # By rounding, a draw may equal the last bound, which is behind the last item.
+            # A rounded draw may equal the last bound, which is behind the last item.
             indices = tf.minimum(indices, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
@@ -151,11 +149,9 @@ class DrawnItems:
             source_lib.set_batch_size(joined_labels, rows + num)
             return joined_features, joined_labels
 
-        numbered_batches = batches.enumerate(reading.start_step)
-        larger_batches = numbered_batches.map(
-            add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
-        return larger_batches.prefetch(source_lib.AHEAD)
+        numbered = batches.enumerate(reading.start_step)
+        larger = numbered.map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return larger.prefetch(source_lib.AHEAD)
 
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics

@@ -92,7 +92,7 @@ class Numbers:
       greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: an upper bound of how much too low the count of a frequent number is.
+      lost: the largest possible error of the count of a frequent number, which may be too low.
     """
 
     def __init__(self, most: int = MOST_VALUES):

@@ -44,16 +44,44 @@ class Format(Protocol):
     """Reads files of one format."""
 
     def check(self, path: str) -> None:
-        """Fail if the header or schema of a file lacks a field."""
+        """Fail if the header or schema of a file lacks a field.
+
+        Args:
+          path: the path of the file.
+
+        Raises:
+          UserError: a field is missing.
+        """
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the rows of files in chunks; a file without rows may yield an empty chunk."""
+        """Yield the rows of files in chunks; a file without rows may yield an empty chunk.
+
+        Args:
+          paths: the paths of at least one file.
+
+        Raises:
+          UserError: a file cannot be read.
+        """
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the tf.Examples of a chunk, and the fields that are written beside predictions."""
+        """Return the tf.Examples of a chunk, and the fields that are written beside predictions.
+
+        Args:
+          chunk: a chunk from `chunks`.
+
+        Raises:
+          UserError: a row is malformed.
+        """
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """Return an error message for the first wrong row of a chunk; "" if no row is wrong."""
+        """Return an error message for the first wrong row of a chunk.
+
+        Args:
+          chunk: a chunk from `chunks`.
+
+        Returns:
+          The message, with the place of the row; "" if no row is wrong.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +162,12 @@ class Reader:
         return self._formats[self._find_format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Return the reason why a model refused a chunk, with the first wrong row if possible."""
+        """Return the reason why a model refused a chunk, with the first wrong row if possible.
+
+        Args:
+          chunk: a chunk of at least one row.
+          error: the error of the model.
+        """
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"

@@ -45,7 +45,15 @@ class RequestError(Exception):
 
 
 def explain_failure(error: BaseException) -> RequestError | None:
-    """Return the error to send to a client after an exception; None if the server is at fault."""
+    """Return the error to send to a client after an exception.
+
+    Args:
+      error: the exception.
+
+    Returns:
+      A RequestError as it is, INVALID for a UserError and for values that TensorFlow refuses, LATE
+      for a TimeoutError; None for other exceptions, because the server is at fault.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, checks.UserError):

@@ -513,7 +513,7 @@ def _show_gaps(facts: columns.Facts) -> str:
 
 
 def _choose_shown(plan: plans.Plan, most: int | None) -> list[str]:
-    """Return the columns with a row of their own, in the order of the rows; see `tell_plan`."""
+    """Return the columns with a separate row, in the order of the rows; see `tell_plan`."""
     names = [chosen.name for chosen in plan.inputs]
     if most is None or len(names) <= most:
         return list(plan.table.facts)

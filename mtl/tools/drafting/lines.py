@@ -221,7 +221,7 @@ def _find_header(first: Sequence[tuple[int, str]]) -> int:
 
 
 def _has_columns(widths: Sequence[int]) -> bool:
-    """Return True if most lines have as many columns as the first line, and more than one."""
+    """Return True if the first line has several columns, and most lines have equally many."""
     return widths[0] > 1 and widths.count(widths[0]) > len(widths) / 2
 
 

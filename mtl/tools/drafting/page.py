@@ -90,7 +90,7 @@ def _tell_tasks(plan: plans.Plan) -> blocks.Table:
 
 
 def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:
-    """Return a table and pictures of columns; those that predict the first task best come first."""
+    """Return a table and pictures of columns. The best predictors of the first task come first."""
     uses = {use.name: use for use in chosen}
     ranked, unknown = plan.rank_columns(uses), expect_unknown(plan)
     parts = [

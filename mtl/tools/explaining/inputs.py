@@ -115,7 +115,7 @@ def choose_inputs(
 
     Args:
       listed: all inputs, from `list_inputs`.
-      fields: the fields whose inputs to return; all inputs if empty.
+      fields: the fields whose inputs are returned; all inputs if empty.
       groups: groups of fields; each group is permuted together.
     """
     places = {field: entry for entry in listed for field in entry.fields}

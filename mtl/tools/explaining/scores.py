@@ -109,7 +109,7 @@ def build_scores(
       heads: the fitted heads of all tasks, {task: head}.
       logits: {task: [B, C]}; only the types and shapes matter.
       labels: the input tensors, {field: [B, ...]}.
-      tasks: the tasks whose metrics to measure.
+      tasks: the tasks whose metrics are measured.
     """
     # The metrics read placeholders for logits: permuted rows are predicted once, but scored many
     # times, for each group of rows that the jackknife leaves out.

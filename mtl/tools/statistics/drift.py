@@ -318,9 +318,9 @@ def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the expected share of unknown values in new rows, and the error of this estimate.
 
     A model that was fitted to the old data may not know values that occur less than k times in the
-    old data. By Good's estimate, the values that occur r - 1 times in the old rows have a share of
-    the new rows that equals the old share of values that occur r times. So the share of unknown
-    values in new rows is the old share of values that occur up to k times.
+    old data. By Good's estimate, the share of the new rows with values that occur r - 1 times in
+    the old rows is the share of the old rows with values that occur r times. So the share of
+    unknown values in new rows is the share of the old rows with values that occur up to k times.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)

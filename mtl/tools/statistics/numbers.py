@@ -265,8 +265,8 @@ class Numbers:
     def find_quantiles(self, shares: Sequence[float]) -> list[int | float]:
         """Return quantiles of the finite numbers; NaN without numbers.
 
-        The quantile of a share is the least number such that at least this share of all numbers is
-        less or equal.
+        The quantile of a share is the least number x for which at least this share of all numbers
+        is at most x.
 
         Args:
           shares: shares in [0, 1]; the quantile of 0.5 is the median.

@@ -222,7 +222,7 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm of the task's gradient, share of visits above threshold)}.
+    """Return {label: (number of samples, mean norm of the task's gradient, mean of `share_above`)}.
 
     Args:
       samples: the table of samples from `of_samples`.

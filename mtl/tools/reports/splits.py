@@ -52,7 +52,7 @@ class Facts(NamedTuple):
       rows: the number of rows that were read.
       total: the number of rows in the split.
       tasks: {task: counts of its labels} in the rows that were read.
-      missing: {field: number of rows without a value}.
+      missing: {field: number of rows without a value, or with the default of the field}.
     """
 
     split: str

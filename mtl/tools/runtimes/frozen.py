@@ -83,6 +83,7 @@ class Source(NamedTuple):
           The largest difference of an output.
 
         Raises:
+          UserError: there are neither warm-up requests nor held-out rows.
           RefusedError: an output differs by more than `allowed`.
         """
         has_rows = bool(self.requests) or held_out is not None

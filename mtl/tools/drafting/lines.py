@@ -392,6 +392,9 @@ def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
     A table contains the rows of the block as columns of trimmed text. The number of bytes is
     counted after decompression, and includes blank lines, comments and the header.
 
+    Args:
+      dialect: the format of the files, from `read_dialect`.
+
     Raises:
       UserError: a line has a wrong number of columns, a misplaced quote or bad UTF-8.
     """

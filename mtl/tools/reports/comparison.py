@@ -337,6 +337,10 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
 def sort_by(result: Comparison, metric: str) -> list[str]:
     """Return the names of the runs that have a metric, from the best to the worst.
 
+    Args:
+      result: the comparison.
+      metric: the name of the metric.
+
     Raises:
       UserError: no run has the metric, or neither higher nor lower values are better.
     """

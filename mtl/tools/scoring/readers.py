@@ -115,8 +115,12 @@ class Reader:
     def find(self, patterns: Sequence[str]) -> list[str]:
         """Return the files that match patterns, each file once.
 
+        Args:
+          patterns: paths of files, folders or globs.
+
         Raises:
-          UserError: a pattern matches no file, or the format of a file is unknown.
+          UserError: a pattern matches no file, the format of a file is unknown, or a file does not
+            hold TFRecords although the reader has no spec.
         """
         matches = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
         paths = list(dict.fromkeys(matches))
@@ -129,6 +133,9 @@ class Reader:
     def check(self, paths: Sequence[str]) -> None:
         """Fail if the header or schema of a file lacks a field.
 
+        Args:
+          paths: the paths of the files, from `find`.
+
         Raises:
           UserError: a field is missing.
         """
@@ -137,6 +144,9 @@ class Reader:
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         """Yield the rows of files in chunks, before parsing; an empty file yields an empty chunk.
+
+        Args:
+          paths: the paths of the files, from `find`.
 
         Raises:
           UserError: a file cannot be read.
@@ -155,6 +165,9 @@ class Reader:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         """Return the examples of a chunk and the fields of `keep`. `parse` is thread-safe.
+
+        Args:
+          chunk: a chunk from `chunks`.
 
         Raises:
           UserError: a row is malformed.

@@ -134,7 +134,7 @@ class Column:
         """Add the texts of a block to the facts.
 
         Args:
-          values: the text of each row, [N], without nulls and without white space at both ends.
+          values: the text of each row, [N], without nulls, and without white space at its ends.
         """
         self._rows += len(values)
         # Match each distinct text of a block only once, because texts may repeat often.

@@ -90,8 +90,8 @@ def judge(
 ) -> Verdict | None:
     """Compare a metric of a head with the same metric of a trivial model.
 
-    The function chooses the most informative metric that has a baseline, the metric of the trivial
-    model.
+    The comparison uses the most informative metric for which the metric of the trivial model, the
+    baseline, is known.
 
     Args:
       head: the head of the task.

@@ -25,11 +25,11 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
 
     Args:
       run: the run.
-      verdicts: comparisons with trivial models, which decide about the tasks to draw.
+      verdicts: comparisons with trivial models, which determine the tasks to draw.
 
     Returns:
-      The blocks of the section; for a run without curves, a text with the reason why the section is
-      left out.
+      The blocks of the section; for a run without curves, a text that says why the section is left
+      out.
     """
     tasks = row_sections.choose_tasks(run, verdicts)
     task_figures = [(task, pictures) for task in tasks if (pictures := draw_task(run, task))]
@@ -115,7 +115,7 @@ def tell_balancing(run: record.Run) -> list | str:
 
     Returns:
       The blocks of the section. If no scalar of balancing changes, and all tasks have the same
-      weight or no weight is known, a text with the reason why the section is left out.
+      weight or no weight is known, a text that says why the section is left out.
     """
     groups = balancing_picture.group(run.training.curves)
     moving = {
@@ -161,7 +161,7 @@ def tell_gates(run: record.Run) -> list | str:
     """Return a section about the weights of experts in each gate.
 
     Returns:
-      The blocks of the section; without gates, a text with the reason why the section is left out.
+      The blocks of the section; without gates, a text that says why the section is left out.
     """
     weights, kinds = gates_picture.group(run.training.curves)
     if not weights:

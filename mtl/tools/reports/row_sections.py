@@ -38,7 +38,7 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
 
     Args:
       run: the run.
-      verdicts: comparisons with trivial models. Tasks without a comparison are drawn first.
+      verdicts: comparisons with trivial models. Tasks without a comparison have priority.
 
     Returns:
       At most `MOST_TASKS` names of tasks, in the order of the experiment.
@@ -67,8 +67,7 @@ def tell_data(
       problems: errors that occurred while rows were read.
 
     Returns:
-      The blocks of the section; without `facts`, a text with the reason why the section is left
-      out.
+      The blocks of the section; without `facts`, a text that says why the section is left out.
     """
     if not facts:
         return " ".join(problems) or "no rows were read, as --rows is 0."
@@ -167,12 +166,12 @@ def tell_evaluation(
 
     Args:
       run: the run.
-      verdicts: comparisons with trivial models, which decide about the tasks to show.
+      verdicts: comparisons with trivial models, which determine the tasks to show.
       seen: the predictions of held-out rows; None to leave out pictures and slices.
 
     Returns:
-      The blocks of the section; for a run without metrics, a text with the reason why the section
-      is left out.
+      The blocks of the section; for a run without metrics, a text that says why the section is left
+      out.
     """
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."

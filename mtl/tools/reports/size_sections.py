@@ -28,8 +28,7 @@ def tell_size(run: record.Run) -> list | str:
     """Return a section about the number of parameters, sizes of files, speed and pruned weights.
 
     Returns:
-      The blocks of the section; without a checkpoint, a text with the reason why the section is
-      left out.
+      The blocks of the section; without a checkpoint, a text that says why the section is left out.
     """
     if run.checkpoint is None:
         return "no checkpoint is saved yet."
@@ -79,8 +78,8 @@ def tell_samples(run: record.Run) -> list | str:
     """Return a section about the samples with the largest gradients, from a clip audit.
 
     Returns:
-      The blocks of the section; without a clip audit in the folder of the run, a text with the
-      reason why the section is left out.
+      The blocks of the section; without a clip audit in the folder of the run, a text that says why
+      the section is left out.
     """
     for name in _AUDITS:
         path = os.path.join(run.model_dir, "clip_audit", name, "samples.parquet")

@@ -48,13 +48,10 @@ class Shift:
     noise: float
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the distance is above a threshold and above the noise.
+        """Return True if the distance is above a threshold and above the noise; False for NaN.
 
         Args:
           threshold: a distance in [0, 1].
-
-        Returns:
-          True or False; False for a distance of NaN.
         """
         return self.distance > max(threshold, self.noise)
 

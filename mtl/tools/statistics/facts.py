@@ -111,7 +111,8 @@ class Column:
           value: the number; for the kind "time", microseconds since 1970.
 
         Returns:
-          All digits of an integer, six digits of a float, a time in ISO format, or "" for NaN.
+          All digits of an integer, six significant digits of a float, a time in ISO format, or ""
+          for NaN.
         """
         if value != value:
             return ""

@@ -52,7 +52,8 @@ def show_number(value: float) -> str:
       value: the number.
 
     Returns:
-      All digits of a whole number if they are not too many, and otherwise four digits; "" for NaN.
+      All digits of a whole number if they are not too many, and otherwise four significant digits;
+      "" for NaN.
     """
     if value != value:
         return ""

@@ -51,8 +51,8 @@ def write_bounds(graph: graphs.Graph) -> None:
 def write_logs(graph: graphs.Graph) -> None:
     """Replace Log1p of float32 by Log, without losing precision for values from 0 on.
 
-    Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term log(u) x / (u -
-    1) keeps the digits (W. Kahan). If u is 1, the result is x.
+    Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term
+    log(u) x / (u - 1) keeps the digits (W. Kahan). If u is 1, the result is x.
 
     Args:
       graph: the graph, which is rewritten in place.

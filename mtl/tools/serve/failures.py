@@ -51,8 +51,9 @@ def explain_failure(error: BaseException) -> RequestError | None:
       error: the exception.
 
     Returns:
-      A RequestError as it is, INVALID for a UserError and for values that TensorFlow refuses, LATE
-      for a TimeoutError; None for other exceptions, because the server is at fault.
+      A RequestError as it is. A RequestError of the kind INVALID for a UserError or for values that
+      TensorFlow refuses, and of the kind LATE for a TimeoutError. None for other exceptions,
+      because then the server is at fault.
     """
     if isinstance(error, RequestError):
         return error

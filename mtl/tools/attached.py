@@ -21,7 +21,7 @@ _TOOLS = "mtl.tools."
 
 
 def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObserver]:
-    """Return `Experiment.observers`, after a part for each other setting that adds one.
+    """Return the parts that other settings add, followed by `Experiment.observers`.
 
     The settings are `Experiment.trackers`, `clip_audit` and `tensorboard`, `Run.profile`,
     `Run.check_numerics` and `Serving.portable`. Every run draws pictures.

@@ -33,8 +33,8 @@ class TaskAffinity(types.Surgery):
     `g_i` is the gradient of task i with respect to `theta`. The step leaves all other variables
     unchanged. Both losses use the same rows and the same dropout, and are not weighted. C. Fifty et
     al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
-    arXiv:2109.04617. As in the paper's formula, the measured step is plain gradient descent,
-    whatever the optimizer of the run. The code divides by |L_j|, because a negative loss would flip
+    arXiv:2109.04617. As in the paper's formula, the measured step is plain gradient descent, even
+    if the run uses another optimizer. The code divides by |L_j|, because a negative loss would flip
     the sign.
 
     `TaskAffinity` does not change the trained weights. A step that measures affinities costs a

@@ -51,14 +51,28 @@ class Settings:
         return f"ClipAudit.{setting}"
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if the model mixes rows, or `key` is not a field that identifies samples."""
+        """Fail unless the audit can measure the samples of an experiment.
+
+        Args:
+          experiment: an `Experiment`.
+
+        Raises:
+          UserError: the model mixes rows, or `key` is not a field that can identify samples.
+        """
         rule = "be None if MultiTaskModel.mixing mixes rows"
         # A mixed row combines two samples, so its norm would say nothing about either sample.
         checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
         self.check_key(experiment.data.spec)
 
     def check_key(self, spec: spec_lib.Spec) -> None:
-        """Fail if `key` is not None, and not a field that can identify samples."""
+        """Fail unless `key` is None or a field that can identify samples.
+
+        Args:
+          spec: the fields of the run.
+
+        Raises:
+          UserError: the field does not exist, or is not one int64 or string in each row.
+        """
         if self.key is None:
             return
         checks.one_of("ClipAudit.key", self.key, spec.fields)
@@ -70,7 +84,13 @@ class Settings:
     def number_rows(
         self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
     ) -> pipeline.Pipeline:
-        """Return a pipeline with numbered rows; `shuffle` is (size of the buffer, seed)."""
+        """Return a pipeline with numbered rows, as `numbered.number_rows` does.
+
+        Args:
+          data: the pipeline.
+          shuffle: (number of records in the shuffle buffer, seed); None keeps the order of the
+            source.
+        """
         return numbered.number_rows(data, shuffle)
 
     def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:

@@ -51,7 +51,8 @@ def measure(
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
     The loss of an example in a task includes the weight of the example, which is 0 without a label.
-    A label of several values has their mean loss. `auxiliary.Measured` adds auxiliary losses.
+    If a label has several values, its loss is the mean over these values. `auxiliary.Measured` adds
+    auxiliary losses.
 
     Args:
       model: the model with fitted heads.
@@ -60,6 +61,10 @@ def measure(
       labels: {field: [B, ...]}.
       weigh: maps {name: losses [B]} of tasks and auxiliary losses to {name: the weight of the loss,
         a scalar}. Auxiliary losses that cannot be measured are 0.
+
+    Raises:
+      UserError: a head does not compute the loss of each example, or building the forward pass
+        again creates new variables.
     """
     for head in model.heads_with_loss:
         fix = f"{type(head).__name__} does not compute the loss of each label."
@@ -115,6 +120,10 @@ def measure_losses(
         examples in it must not depend on each other.
       batch: B rows of tensors, in any nesting.
       weights: {task: the weight of its loss, a scalar}.
+
+    Raises:
+      UserError: `losses_of` creates new variables, lacks a task, or does not return a loss for each
+        row.
     """
 
     def build(rows: Any) -> types.Tensors:

@@ -10,7 +10,7 @@ from mtl.step import outlets
 
 @dataclasses.dataclass(frozen=True)
 class Observing:
-    """Makes an extension for each training step that calls an observing function.
+    """For each training step, makes an extension that calls an observing function.
 
     Attributes:
       observe: the function; it adds ops to UPDATE_OPS, which run before the weights change.

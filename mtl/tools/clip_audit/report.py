@@ -59,6 +59,13 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
 def read_samples(directory: str) -> dict[str, np.ndarray]:
     """Read the table of the samples that an audit has written.
 
+    Args:
+      directory: the folder of the audit.
+
+    Returns:
+      {column: [S]}, with a row for each of S samples; `statistics.of_samples` describes the
+      columns.
+
     Raises:
       UserError: the table is missing.
     """

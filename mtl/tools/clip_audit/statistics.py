@@ -176,7 +176,15 @@ def _summarize_clipping(
 
 
 def is_clipped(batches: tables.Columns) -> np.ndarray:
-    """Return True for each batch whose norm is finite and above its threshold, bool [batches]."""
+    """Return for each batch whether clipping would change its gradient.
+
+    Args:
+      batches: the table of batches from `visits.read`.
+
+    Returns:
+      bool [batches]: True if the norm is finite and above the threshold of the batch; False without
+      a threshold.
+    """
     return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
 
 
@@ -214,7 +222,7 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm of the task's gradient, share of visits above threshold)}.
+    """Return {label: (number of samples, mean norm of the task's gradient, mean of `share_above`)}.
 
     Args:
       samples: the table of samples from `of_samples`.

@@ -19,7 +19,12 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_parquet(path: str, columns: Columns) -> None:
-    """Write a Parquet file, which appears in its folder only when it is complete."""
+    """Write a Parquet file, which appears in its folder only when it is complete.
+
+    Args:
+      path: the path of the file.
+      columns: {name: values, [N]}.
+    """
     # pyarrow supports fewer file systems than TensorFlow, and would leave incomplete files.
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
@@ -37,13 +42,26 @@ def read_parquet(path: str) -> dict[str, np.ndarray]:
 
 
 def write_csv(path: str, columns: Columns) -> None:
-    """Write a CSV file with a header and a line for each row; a NaN becomes an empty cell."""
+    """Write a CSV file with a header and a line for each row.
+
+    Args:
+      path: the path of the file.
+      columns: {name: values, [N]}. Floats get at most six significant digits; a NaN becomes an
+        empty cell.
+    """
     rows = zip(*map(_write_cells, columns.values()), strict=True)
     atomic.write(path, csv_text.write([[*columns], *rows]))
 
 
 def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Return the rows of several tables that have the same columns, as one table."""
+    """Return the rows of several tables as one table.
+
+    Args:
+      tables: tables that have the same columns.
+
+    Returns:
+      The columns, with the rows in the order of the tables; {} without tables.
+    """
     names = tables[0] if tables else ()
     return {name: np.concatenate([table[name] for table in tables]) for name in names}
 

@@ -52,7 +52,11 @@ class Trailing:
         return float(np.percentile(np.concatenate(self._batches), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
-        """Add the values of a batch; skip values that are not finite."""
+        """Add the values of a batch.
+
+        Args:
+          values: numbers, [N]. Numbers that are not finite are skipped.
+        """
         # A single NaN would make every percentile NaN for a whole window of batches.
         self._batches.append(values[np.isfinite(values)])
 
@@ -130,7 +134,11 @@ class Record:
         self._number += 1
 
     def save(self, step: int) -> None:
-        """Write the rows since the last call to new files, named after the global step."""
+        """Write the rows since the last call to new files.
+
+        Args:
+          step: the global step, which is part of the names of the files.
+        """
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
                 # Nine digits make the order of names equal to the order of steps.
@@ -150,11 +158,18 @@ def _list_parts(parts: str) -> list[str]:
 
 
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Read the saved visits and batches of an audit; {} for each if nothing was saved.
+    """Read the saved visits and batches of an audit.
 
     Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
     have the columns `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
     `measures.Measured.batch`. The thresholds of a batch are computed from the previous batches.
+
+    Args:
+      directory: the folder of the audit.
+
+    Returns:
+      The table of visits and the table of batches, {column: [rows]}; {} for both if nothing was
+      saved.
     """
     parts = os.path.join(directory, "parts")
     names = _list_parts(parts)

@@ -14,6 +14,10 @@ _Returned = TypeVar("_Returned")
 def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) -> _Returned:
     """Call `run` under pdb, which stops in the terminal at the first line of `stop_in`.
 
+    Args:
+      run: the function to call.
+      stop_in: a function of Python code that `run` calls.
+
     Returns:
       The result of `run`.
 

@@ -115,7 +115,13 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """A variable whose largest absolute value grew in the last update, from `before` to `now`."""
+    """A variable whose largest absolute value grew in the last update.
+
+    Attributes:
+      variable: the name of the variable.
+      before: the largest absolute value before the update.
+      now: the largest absolute value after the update.
+    """
 
     variable: str
     before: float
@@ -142,7 +148,14 @@ class Report:
 
 
 def examine_step(replayed: Replayed) -> Report:
-    """Find the ops that broke a training step, and explain every op."""
+    """Find the ops that broke a training step, and explain every op.
+
+    Args:
+      replayed: the training step.
+
+    Returns:
+      The report; its `findings` are empty if no op broke the step.
+    """
     broken = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
     findings = [_examine_root(replayed, root) for root in broken]
     writers = {

@@ -159,7 +159,14 @@ class OpenGraph:
         return tensor.name, np.asarray(value)
 
     def list_tensors(self, pattern: str) -> list[tuple[str, str, str]]:
-        """Return (name, type, shape) of the tensors whose names match a pattern."""
+        """List the tensors whose names match a pattern.
+
+        Args:
+          pattern: a glob pattern for the names of tensors or operations, such as "*logits*".
+
+        Returns:
+          [(name, type, shape as text)], in the order of creation.
+        """
         tensors = [tensor for op in self.graph.get_operations() for tensor in op.outputs]
         return [
             (tensor.name, tensor.dtype.name, str(tensor.shape))

@@ -95,7 +95,12 @@ def read_tree(
 
 
 def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
-    """Return a tree of scopes as text, with a line for each scope and each variable."""
+    """Return a tree of scopes as text, with a line for each scope and each variable.
+
+    Args:
+      tree: the scopes, from `read_tree`.
+      tasks: the names of all tasks. A scope that all tasks use shows "all" in place of their names.
+    """
     lines: list[tuple[str, ...]] = [("", "output", "parameters", "bytes", "FLOPs", "tasks")]
     for scope in tree:
         lines += _list_lines(scope, "", tuple(tasks))

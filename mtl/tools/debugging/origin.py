@@ -61,7 +61,14 @@ def find_origin(graph: tf.Graph, name: str) -> Origin:
 
 
 def find_part(name: str) -> str:
-    """Return the scope of an op in the model; "" if the op lies outside of the model."""
+    """Return the scope of an op in the model.
+
+    Args:
+      name: the name of the op.
+
+    Returns:
+      A scope such as "head/digit"; "" if the op lies outside of the model.
+    """
     match = _PART.search(name.rpartition("/")[0])
     return match.group(1) if match else ""
 

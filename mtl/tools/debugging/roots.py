@@ -80,7 +80,12 @@ def list_tasks(
 
 
 def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node]:
-    """Return the ops of a step that write to a variable, by the name of the variable's handle."""
+    """Return the ops of a step that write to a variable.
+
+    Args:
+      dump: the tensors of the training step.
+      variable: the name of the variable's handle, without a slot.
+    """
     readers = dump.readers.get(f"{variable}:0", ())
     return [dump.nodes[name] for name in readers if dump.nodes[name].kind.startswith(_WRITES)]
 

@@ -79,9 +79,14 @@ class StepDump:
         return sorted(self._slots.get(node, ()), key=lambda tensor: int(tensor.rpartition(":")[2]))
 
     def read_numbers(self, tensor: str) -> tuple[np.ndarray, ...]:
-        """Return the values of a float tensor: an array for each time that the tensor was computed.
+        """Return the values of a float tensor.
 
-        The result is () if the tensor was not computed, or does not contain floats.
+        Args:
+          tensor: the name of the tensor, `<node>:<slot>`.
+
+        Returns:
+          An array for each time that the tensor was computed; () if the tensor was not computed, or
+          does not contain floats.
         """
         arrays = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
         return tuple(value for value in arrays if value is not None)
@@ -155,7 +160,14 @@ class StepDump:
         return reached
 
     def list_leaders(self, node: str) -> dict[str, int]:
-        """Return {tensor: distance in ops} for the tensors that a node needs, nearest first."""
+        """Find the tensors that a node needs, directly or through other nodes.
+
+        Args:
+          node: the name of a node of the step.
+
+        Returns:
+          {tensor: distance in ops}, the nearest tensors first.
+        """
         distances: dict[str, int] = {}
         # In a breadth-first search, the first distance to a tensor is the shortest.
         waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)

@@ -70,7 +70,12 @@ def _show_value(value: Any) -> str:
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file for `numpy.load`; bytes become Unicode, so no pickle is needed."""
+    """Write arrays to a file for `numpy.load`.
+
+    Args:
+      path: the path of the .npz file.
+      arrays: {name: array of any shape}. Bytes become Unicode, so that the file needs no pickle.
+    """
     buffer = io.BytesIO()
     texts = {name: _decode_texts(array) for name, array in arrays.items() if array.dtype == object}
     all_arrays: dict[str, Any] = {**arrays, **texts}

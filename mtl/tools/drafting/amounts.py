@@ -96,7 +96,7 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Round a mean to about a thousandth of the spread, because the spread may be far smaller.
+    """Round a mean to about a thousandth of the spread, which may be far smaller than the mean.
 
     Args:
       mean: the mean of a label.

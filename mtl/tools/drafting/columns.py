@@ -131,7 +131,11 @@ class Column:
         self._counts: pa.Table | None = _counted([], [])
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Add the texts of a block to the facts."""
+        """Add the texts of a block to the facts.
+
+        Args:
+          values: the text of each row, [N], without nulls, and without white space at its ends.
+        """
         self._rows += len(values)
         # Match each distinct text of a block only once, because texts may repeat often.
         value_counts = pc.value_counts(values.combine_chunks())
@@ -202,7 +206,15 @@ class Column:
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
     def holds(self, text: str) -> bool:
-        """Return True if a text occurs in the column, or if too many values hide the answer."""
+        """Say whether a text occurs in the column.
+
+        Args:
+          text: the text.
+
+        Returns:
+          True if the text occurs, or if the column has more than 100,000 distinct values, which are
+          not kept.
+        """
         return self._counts is None or pc.any(pc.equal(self._counts["text"], text)).as_py()
 
     def counts_mark(self, mark: str) -> bool:

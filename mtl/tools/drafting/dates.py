@@ -172,7 +172,7 @@ def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
     """Return the units of time that vary, and repeat in later rows.
 
     If all times lie in a single year, the month says when a row was written, and a random split
-    rewards a model that memorizes the months. But later rows have no such months.
+    rewards a model that memorizes the months. But later rows come from the months of other years.
     """
     moments = [time for time in read_times(list(facts.values), form) if time is not None]
     if not moments:

@@ -55,7 +55,9 @@ class Found:
 
 
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
-    """Return the form that at least 90% of the rows have; None if there is no such form.
+    """Return the form of the numbers in a column; None if the column has no form.
+
+    At most 3 distinct texts may lack the form, in at most 0.1 times as many rows as have the form.
 
     Args:
       values: {text: number of rows}, without missing values.

@@ -471,7 +471,14 @@ def _wrap(items: Iterable[str]) -> Sequence[str]:
 
 
 def show_line(text: str) -> str:
-    """Return at most 160 characters of a text in one line, for a comment or a table."""
+    """Return a text in one line, for a comment or a table.
+
+    Args:
+      text: the text.
+
+    Returns:
+      At most 160 characters, with " ..." in place of the rest; "(no name)" for a blank text.
+    """
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
 
@@ -480,8 +487,9 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
 
     Args:
       plan: the plan.
-      most: the most columns with a row of their own, besides tasks and columns with a doubt: those
-        that predict the first task best. Others share a row for each use. None shows all.
+      most: the largest number of columns with a separate row, besides tasks and columns with a
+        doubt. These columns are the best single inputs for the first task; other columns share a
+        row for each use. None gives each column a separate row.
 
     Returns:
       A header, and a row for each column: its name, its share of missing values, its metric as the
@@ -505,7 +513,7 @@ def _show_gaps(facts: columns.Facts) -> str:
 
 
 def _choose_shown(plan: plans.Plan, most: int | None) -> list[str]:
-    """Return the columns with a row of their own, in the order of the rows; see `tell_plan`."""
+    """Return the columns with a separate row, in the order of the rows; see `tell_plan`."""
     names = [chosen.name for chosen in plan.inputs]
     if most is None or len(names) <= most:
         return list(plan.table.facts)

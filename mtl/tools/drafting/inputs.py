@@ -174,7 +174,10 @@ def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input |
 
 
 def is_odd_in_json(facts: columns.Facts, table: inspection.Inspection) -> bool:
-    """Return True for texts that are numbers with units or gaps; `JsonLines` cannot read them."""
+    """Return True if a column of JSON holds numbers as texts that `JsonLines` cannot read.
+
+    Such texts have units, or stand beside missing values.
+    """
     is_text = table.dialect.is_json and facts.name not in table.dialect.numbers
     return is_text and facts.is_number and bool(facts.form or facts.missing)
 

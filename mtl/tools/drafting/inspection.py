@@ -57,7 +57,14 @@ class Inspection:
         return len(self.places) == self.rows
 
     def texts(self, name: str) -> pa.ChunkedArray:
-        """Return a column's values in the sample; numbers are plain, missing values are null."""
+        """Return the values of a column in the sample as texts.
+
+        Args:
+          name: the name of the column.
+
+        Returns:
+          The text of each row in the sample, [N]; numbers are plain, and missing values are null.
+        """
         marks = pa.array([*self.marks, *self.marks_in.get(name, ())])
         missing = pc.is_in(self.sample[name], value_set=marks)
         texts = pc.if_else(missing, pa.scalar(None, pa.string()), self.sample[name])
@@ -68,7 +75,14 @@ class Inspection:
         return pa.chunked_array([data_columns.to_plain(part, form) for part in texts.chunks])
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return the numbers of a column in the sample, as floats; NaN for missing values."""
+        """Return the numbers of a column in the sample.
+
+        Args:
+          name: the name of a column of numbers.
+
+        Returns:
+          float64 [N]; NaN for missing values.
+        """
         return columns.to_floats(self.texts(name)).to_numpy()
 
 

@@ -221,7 +221,7 @@ def _find_header(first: Sequence[tuple[int, str]]) -> int:
 
 
 def _has_columns(widths: Sequence[int]) -> bool:
-    """Return True if most lines have as many columns as the first line, and more than one."""
+    """Return True if the first line has several columns, and most lines have equally many."""
     return widths[0] > 1 and widths.count(widths[0]) > len(widths) / 2
 
 
@@ -391,6 +391,9 @@ def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
 
     A table contains the rows of the block as columns of trimmed text. The number of bytes is
     counted after decompression, and includes blank lines, comments and the header.
+
+    Args:
+      dialect: the format of the files, from `read_dialect`.
 
     Raises:
       UserError: a line has a wrong number of columns, a misplaced quote or bad UTF-8.

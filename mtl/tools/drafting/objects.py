@@ -34,6 +34,9 @@ def are_json_lines(path: str) -> bool:
 def read_dialect(paths: Sequence[str]) -> lines.Dialect:
     """Find the format of the files: the keys of all objects, and the types of their values.
 
+    Args:
+      paths: the paths of the files.
+
     Raises:
       UserError: a line is not an object, or there are no lines.
     """
@@ -117,7 +120,14 @@ def _has_weights(value: Any) -> bool:
 
 
 def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does."""
+    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does.
+
+    Args:
+      dialect: the format of the files, from `read_dialect`.
+
+    Raises:
+      UserError: a line is not an object.
+    """
     for path in dialect.paths:
         rows = _read_rows(path)
         while block := list(itertools.islice(rows, _ROWS_OF_BLOCK)):

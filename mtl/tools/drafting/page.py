@@ -90,7 +90,7 @@ def _tell_tasks(plan: plans.Plan) -> blocks.Table:
 
 
 def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:
-    """Return a table and pictures of columns; those that predict the first task best come first."""
+    """Return a table and pictures of columns. The best predictors of the first task come first."""
     uses = {use.name: use for use in chosen}
     ranked, unknown = plan.rank_columns(uses), expect_unknown(plan)
     parts = [
@@ -120,9 +120,9 @@ def _list_columns(
 def expect_unknown(plan: plans.Plan) -> dict[str, float]:
     """Return {column: the expected share of its held-out values that are unknown to the model}.
 
-    A category needs two training rows for a vector. If a share s of the rows is held out at random
-    and a category has n rows, one of which is held out, then at most one of the other n - 1 rows
-    is a training row with the probability s^(n-1) + (n-1) s^(n-2) (1-s).
+    A category needs two training rows for a vector. Suppose that a share s of the rows is held out
+    at random, and that one of the n rows of a category is held out. Then the probability that at
+    most one of the other n - 1 rows is a training row is s^(n-1) + (n-1) s^(n-2) (1-s).
 
     Returns:
       Shares in [0, 1] of the columns of categories; {} if no random rows are held out.
@@ -140,7 +140,7 @@ def expect_unknown(plan: plans.Plan) -> dict[str, float]:
 
 
 def _is_category(use: inputs_lib.Input) -> bool:
-    """Return True if the values of a column are categories; the texts of lists are no values."""
+    """Return True if the values of a column are categories; False for lists of categories."""
     return "categories" in use.parts and not use.dtype.startswith("list")
 
 

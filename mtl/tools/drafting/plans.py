@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def dropout(self) -> float:
-        """The dropout of the trunk: 0 if all labels are numbers, which it would blur."""
+        """The dropout of the trunk: 0 if all labels are numbers, which dropout would blur."""
         return 0.1 if any(task.metric != "r2" for task in self.tasks) else 0.0
 
     @property
@@ -139,11 +139,25 @@ class Plan:
         return [chosen for chosen in self.inputs if chosen.dtype]
 
     def find_alone(self, name: str) -> float:
-        """Return the metric of a column as the only input of the first task; NaN if unknown."""
+        """Return the metric of a column as the only input of the first task.
+
+        Args:
+          name: the name of the column.
+
+        Returns:
+          The AUC, the skill or R2, as `Task.metric` says; NaN if it is unknown.
+        """
         return self.alone.get(name, {}).get(self.tasks[0].name, np.nan)
 
     def rank_columns(self, names: Iterable[str]) -> list[str]:
-        """Return the columns that predict the first task best first, and unmeasured ones last."""
+        """Sort columns by their metrics as the only input of the first task.
+
+        Args:
+          names: the names of the columns.
+
+        Returns:
+          The names, with the best column first. Columns without a metric come last.
+        """
         return sorted(names, key=lambda name: -np.nan_to_num(self.find_alone(name), nan=-np.inf))
 
     @property
@@ -199,6 +213,10 @@ def plan_table(
       keep: columns to use even if they reveal a task, or look like an id or a date.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
       values: texts that are values, although they often mean a missing value.
+
+    Raises:
+      UserError: a test file is also a training file, a file is malformed, or a label or the holdout
+        does not fit the table.
     """
     # Read test rows too: they may contain marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()

@@ -128,8 +128,9 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
       table: the facts of the table, with a sample of its rows.
 
     Raises:
-      UserError: the label is empty or constant. Or the label has more than two values that are
-        neither quantities nor at most 1,000 texts, such as dates or numbers with leading zeros.
+      UserError: the label is empty or constant, has infinite numbers that the files store as
+        numbers, or holds numbers as texts of JSON. Or the label has more than two values that are
+        neither quantities nor classes, such as dates, ids, or more than 1,000 texts.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")

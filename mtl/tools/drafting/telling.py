@@ -101,7 +101,9 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
-    """Return the share of wrong guesses of the most frequent class that a column avoids.
+    """Return the share of errors that a column avoids, compared with a constant guess.
+
+    The constant guess is the most frequent class.
 
     Args:
       codes: the encoded column [N].

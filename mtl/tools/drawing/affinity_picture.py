@@ -26,19 +26,39 @@ Pairs = dict[tuple[str, str], dict[int, float]]
 
 
 def group(curves: event_files.Curves) -> Pairs:
-    """Return the affinities of all pairs of tasks, out of the scalars of a run."""
+    """Return the affinities of all pairs of tasks from the scalars of a run.
+
+    Args:
+      curves: the scalars of the run, of which `affinity/<from>/<onto>` are used.
+
+    Returns:
+      The affinities. Pairs without a finite value are absent.
+    """
     matches = {tag: _TAG.fullmatch(tag) for tag in curves}
     # Leave out a curve without finite points, because it has no mean.
     return {(m[1], m[2]): curves[tag] for tag, m in matches.items() if m and curves[tag]}
 
 
 def estimate_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of independent values; NaN for a single value."""
+    """Return the standard error of the mean of values.
+
+    Args:
+      values: independent values.
+
+    Returns:
+      The standard error; NaN for fewer than two values.
+    """
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def write_table(curves: event_files.Curves) -> str:
-    """Return a CSV table: mean affinity, standard error and mean cosine of each pair of tasks."""
+    """Return the affinities of a run as a CSV table.
+
+    Returns:
+      The text of the table: a header, and for each pair of tasks a row with the mean affinity, its
+      standard error, the number of measurements and the mean cosine of the gradients. A cell is
+      empty if its number is unknown.
+    """
     rows: list[Sequence[str]] = [_HEADER]
     for (source, target), points in group(curves).items():
         values = list(points.values())
@@ -52,7 +72,12 @@ def write_table(curves: event_files.Curves) -> str:
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw a matrix of mean affinities, and the curves of each task."""
+    """Draw a matrix of mean affinities, and the affinities onto each task over the steps.
+
+    Returns:
+      The matrix, and a figure for each task onto which another task has an affinity; [] if the run
+      has measured no affinities.
+    """
     pairs = group(curves)
     means = {pair: statistics.fmean(points.values()) for pair, points in pairs.items()}
     # Leave out the effect of a task on itself, because the picture shows which tasks help others.

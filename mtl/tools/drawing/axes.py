@@ -47,7 +47,14 @@ class Axis(NamedTuple):
     near: float = 0.0
 
     def place(self, value: float) -> float:
-        """Return the position of a number along the axis, in [0, 1]."""
+        """Return the position of a number along the axis.
+
+        Args:
+          value: a number between `low` and `high`; above 0 if the axis is logarithmic.
+
+        Returns:
+          The position, in [0, 1].
+        """
         low, high, here = (self._bend_value(number) for number in (self.low, self.high, value))
         return (here - low) / (high - low)
 
@@ -57,7 +64,14 @@ class Axis(NamedTuple):
         return math.asinh(value / self.near) if self.near else value
 
     def list_ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return (position, label) of about `most` round numbers or fewer, for ticks."""
+        """Return round numbers at which the axis has ticks.
+
+        Args:
+          most: about the largest number of ticks.
+
+        Returns:
+          [(position in [0, 1], label)], from `low` to `high`.
+        """
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
             powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))

@@ -30,7 +30,12 @@ _KINDS = {
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the weights, norms and cosines of the tasks; return [] if there are none."""
+    """Draw the weights, norms and cosines of the tasks.
+
+    Returns:
+      A figure for each kind of scalar in each scope, and a matrix for the cosines of each scope; []
+      if the run has no such scalars.
+    """
     panels = []
     for (scope, kind), group_curves in group(curves).items():
         panels.append(draw_group(scope, kind, group_curves))
@@ -42,17 +47,33 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def draw_group(scope: str, kind: str, curves: event_files.Curves) -> figures.Figure:
-    """Draw the curves for one kind of scalar in one scope."""
+    """Draw the curves for one kind of scalar in one scope.
+
+    Args:
+      scope: the prefix of the scalars' names, or "".
+      kind: a kind of scalar, such as "weight" or "surgery/cosine".
+      curves: {name of the line: {step: value}}, as in the result of `group`.
+    """
     return line_charts.draw_curves(tell_title(scope, kind), curves, _KINDS[kind][1])
 
 
 def tell_title(scope: str, kind: str) -> str:
-    """Return the title of the figure for one kind of scalar in one scope."""
+    """Return the title of the figure for one kind of scalar in one scope.
+
+    Args:
+      scope: the prefix of the scalars' names, or "".
+      kind: a kind of scalar, such as "weight" or "surgery/cosine".
+    """
     return _KINDS[kind][0] + (f", {scope}" if scope else "")
 
 
 def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curves]:
-    """Return {(scope, kind): curves} out of the scalars of a run, in the order of the kinds."""
+    """Group the scalars of a run that are about balancing.
+
+    Returns:
+      {(scope, kind): {name: {step: value}}}, sorted by scope. The name is a task, a pair of tasks
+      such as "a/b", or "all". The scope is the prefix of the scalars' names, or "".
+    """
     groups: dict[tuple[str, str], event_files.Curves] = {}
     for tag, points in curves.items():
         match = _TAG.fullmatch(tag)

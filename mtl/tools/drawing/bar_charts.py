@@ -13,7 +13,14 @@ _NAMES, _RIGHT, _TOP, _ROW, _BAR = 150, 14, 6, 17, 10
 
 
 class Bar(NamedTuple):
-    """A number to draw as a bar, with a name and an optional interval."""
+    """A number to draw as a bar, with a name and an optional interval.
+
+    Attributes:
+      name: the text to the left of the bar.
+      value: the number.
+      low: the lower end of the interval; NaN for no interval.
+      high: the upper end of the interval; NaN for no interval.
+    """
 
     name: str
     value: float

@@ -24,7 +24,13 @@ _COLORS = 8
 
 
 class Line(NamedTuple):
-    """A line of the legend: its number, its name, and the last value of the curve."""
+    """A line of the legend.
+
+    Attributes:
+      number: the place of the line in the figure, from 0, which determines its colour and dashes.
+      name: the name of the line.
+      last: the last value of the curve; None for a line without steps.
+    """
 
     number: int
     name: str
@@ -37,7 +43,15 @@ class Line(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A drawing with its title and legend, and a note: a line of text below the drawing."""
+    """A drawing with its title and legend.
+
+    Attributes:
+      title: the title of the figure.
+      body: the SVG elements of the drawing, which is `WIDTH` units wide.
+      height: the height of the drawing, in units of the picture.
+      legend: the lines of the legend; () for no legend.
+      note: a line of text below the drawing; "" for none.
+    """
 
     title: str
     body: str
@@ -52,7 +66,15 @@ class Figure(NamedTuple):
 
 
 def lay_out(title: str, figures: Sequence[Figure]) -> str:
-    """Return a picture with all figures, their titles and their legends, two figures in a row."""
+    """Return a picture with all figures, their titles and their legends, two figures in a row.
+
+    Args:
+      title: the title of the picture, for screen readers and the mouse pointer.
+      figures: the figures, from left to right and from top to bottom.
+
+    Returns:
+      The content of an SVG file.
+    """
     columns = min(_COLUMNS, max(1, len(figures)))
     top, parts = float(_GAP), []
     for first in range(0, len(figures), columns):
@@ -66,7 +88,14 @@ def lay_out(title: str, figures: Sequence[Figure]) -> str:
 
 
 def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """Return the content of an SVG file that adapts to dark screens and narrow windows."""
+    """Return the content of an SVG file that adapts to dark screens and narrow windows.
+
+    Args:
+      title: the title of the picture, for screen readers and the mouse pointer.
+      width: the width of the picture, in pixels.
+      height: the height of the picture, in pixels.
+      parts: the SVG elements of the picture.
+    """
     head = _open_figure(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
     style = f"<style>\n{_style_file()}</style>"
     ground = '<rect class="ground" width="100%" height="100%"/>'

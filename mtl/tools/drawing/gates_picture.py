@@ -20,7 +20,11 @@ _KINDS = {
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the weights and other scalars of gates; return [] if there are none."""
+    """Draw the weights and other scalars of gates.
+
+    Returns:
+      A figure for each gate, and then a figure for each other kind of scalar; [] without gates.
+    """
     weights, others = group(curves)
     if not weights:
         return []
@@ -28,7 +32,12 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def draw_gate(gate: str, experts: event_files.Curves) -> figures.Figure:
-    """Draw the mean weight of each expert of a gate over the steps."""
+    """Draw the mean weight of each expert of a gate over the steps.
+
+    Args:
+      gate: the name of the gate.
+      experts: {expert: {step: mean weight}}.
+    """
     return line_charts.draw_curves(f"mean weights, {gate}", experts, "mean weight")
 
 
@@ -47,7 +56,15 @@ def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
 def group(
     curves: event_files.Curves,
 ) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
-    """Return {gate: curves of its experts} and {kind: curves of the gates} out of all scalars."""
+    """Group the scalars of a run that are about gates.
+
+    Args:
+      curves: the scalars of the run, of which `gate/<gate>/<expert or kind>` are used.
+
+    Returns:
+      {gate: {expert: {step: mean weight}}}, and {kind: {gate: {step: value}}} with the kinds
+      "entropy", "similarity" and "dead_units".
+    """
     weights: dict[str, event_files.Curves] = {}
     others: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():

@@ -48,12 +48,18 @@ def choose_ends(
 
 
 def fit_whole(low: float, high: float, most: int) -> tuple[float, float, int]:
-    """Return ends and a number of bins, so that each bin holds equally many whole numbers.
+    """Return the ends and the number of bins of a histogram of whole numbers.
+
+    Every bin holds equally many whole numbers.
 
     Args:
       low: the least number.
       high: the greatest number.
-      most: the most bins.
+      most: the largest number of bins.
+
+    Returns:
+      The lower end of the first bin, the upper end of the last bin, and the number of bins. The
+      ends lie between whole numbers.
     """
     low, high = math.floor(low), math.ceil(high)
     width = math.ceil((high - low + 1) / most)
@@ -74,7 +80,7 @@ def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
 def draw_values(
     title: str, names: Sequence[str], sides: Mapping[str, Sequence[float]], note: str = ""
 ) -> figures.Figure:
-    """Draw for each value a bar for each of at most two data sets.
+    """Draw the share of each value, with a bar for each of at most two data sets.
 
     Args:
       title: the title of the figure, such as the column.

@@ -22,7 +22,11 @@ _KINDS = {
 
 
 def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
-    """Draw the scalars of pruning; return [] if the run did not prune."""
+    """Draw the scalars of pruning.
+
+    Returns:
+      A figure for each kind of scalar; [] if the run did not prune.
+    """
     return [
         line_charts.draw_curves(_KINDS[kind][0], variables, _KINDS[kind][1])
         for kind, variables in group(curves).items()
@@ -30,7 +34,14 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 
 
 def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
-    """Return {kind: {variable: {step: value}}} out of the scalars of a run."""
+    """Group the scalars of a run that are about pruning.
+
+    Args:
+      curves: the scalars of the run, of which `pruning/<variable>/<kind>` are used.
+
+    Returns:
+      {kind: {variable: {step: value}}}, with short names of the variables.
+    """
     groups: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")

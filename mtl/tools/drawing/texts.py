@@ -57,7 +57,15 @@ def shorten(text: str, width: float) -> str:
 
 
 def wrap(text: str, width: float) -> list[str]:
-    """Break a text into lines at spaces; a word that is longer than a line gets a line."""
+    """Break a text into lines at spaces; a word that is longer than a line gets a line.
+
+    Args:
+      text: the text.
+      width: the room for a line, in units of a picture.
+
+    Returns:
+      The lines; [] for a text without words.
+    """
     lines: list[str] = []
     for word in text.split():
         if lines and measure(f"{lines[-1]} {word}") <= width:
@@ -94,7 +102,15 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
 
 
 def put(x: float, y: float) -> str:
-    """Return the SVG attributes of a position."""
+    """Return the SVG attributes of a position.
+
+    Args:
+      x: the distance from the left edge, in units of a picture.
+      y: the distance from the top, in units of a picture.
+
+    Returns:
+      A text such as 'x="12" y="4.5"'.
+    """
     return f'x="{trim(x)}" y="{trim(y)}"'
 
 

@@ -23,7 +23,14 @@ _DEPENDENCE = (
 
 
 def tell_dependence(explained: explanation.Explanation) -> list[Any]:
-    """Return the parts of a page that show how predictions change with single fields."""
+    """Return the parts of a page that show how predictions change with single fields.
+
+    Args:
+      explained: the explanation.
+
+    Returns:
+      The blocks of the section; [] without partial dependence.
+    """
     parts: list[Any] = [blocks.Text(_DEPENDENCE)] if explained.dependences else []
     for result in explained.dependences:
         tasks = list(result.means)

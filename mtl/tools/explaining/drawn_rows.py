@@ -73,7 +73,13 @@ def draw(
 
 
 def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline:
-    """Return the same pipeline, but with only the rows of a sample in the split."""
+    """Return the same pipeline, but with only the rows of a sample in a split.
+
+    Args:
+      data: the pipeline.
+      split: the name of the split. Other splits keep all rows.
+      drawn: the sample of the split, from `draw`.
+    """
     if drawn.is_whole:
         return data
     source = _DrawnRows(source=data.source, split=split, places=drawn.places)

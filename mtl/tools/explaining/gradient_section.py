@@ -21,7 +21,14 @@ _GRADIENTS = (
 
 
 def tell_gradients(explained: explanation.Explanation) -> list[Any]:
-    """Return the parts of a page that show which tasks' gradients agree or conflict."""
+    """Return the parts of a page that show which tasks' gradients agree or conflict.
+
+    Args:
+      explained: the explanation.
+
+    Returns:
+      The blocks of the section; [] if the gradients are not compared.
+    """
     similarity = explained.similarity
     if similarity is None:
         return []

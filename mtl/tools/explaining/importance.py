@@ -205,10 +205,17 @@ def _deal_rows(num_rows: int) -> np.ndarray:
 
 
 def rank_inputs(result: Importance) -> list[int]:
-    """Return the indices of the inputs, the most important input first.
+    """Sort the inputs by importance.
 
     Only the first metric of each task counts. Metrics have different units, so each drop is divided
     by the largest drop of its task.
+
+    Args:
+      result: the importance of I inputs.
+
+    Returns:
+      The I indices of the inputs, the most important input first. Without metrics, the order is
+      unchanged.
     """
     firsts = _find_firsts(result.metrics)
     if not firsts:

@@ -35,7 +35,14 @@ _IMPORTANCE = (
 
 
 def tell_importance(explained: explanation.Explanation) -> list[Any]:
-    """Return the parts of a page that show how much each task needs each field."""
+    """Return the parts of a page that show how much each task needs each field.
+
+    Args:
+      explained: the explanation.
+
+    Returns:
+      The blocks of the section; [] without importance.
+    """
     result = explained.importance
     if result is None or not result.inputs:
         return []

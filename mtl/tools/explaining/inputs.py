@@ -115,7 +115,7 @@ def choose_inputs(
 
     Args:
       listed: all inputs, from `list_inputs`.
-      fields: the fields whose inputs to return; all inputs if empty.
+      fields: the fields whose inputs are returned; all inputs if empty.
       groups: groups of fields; each group is permuted together.
     """
     places = {field: entry for entry in listed for field in entry.fields}
@@ -170,7 +170,15 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
 
 
 def tell_value(value: Any) -> str:
-    """Return the value of a field in one row as text for a table."""
+    """Return the value of a field in one row as text for a table.
+
+    Args:
+      value: bytes, a number, or an array of any shape.
+
+    Returns:
+      A float with six significant digits, another value in full, or at most four values of an
+      array, followed by its shape if it has more.
+    """
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"
     if isinstance(value, np.ndarray) and value.ndim:
@@ -181,7 +189,15 @@ def tell_value(value: Any) -> str:
 
 
 def read_row(features: Mapping[str, Any], row: int) -> dict[str, str]:
-    """Return the values of a row as text, {field: value}."""
+    """Return the values of a row as text.
+
+    Args:
+      features: {field: [N, ...]}; ragged fields are `tf1.ragged` values.
+      row: the index of the row, in [0, N).
+
+    Returns:
+      {field: text}.
+    """
     texts = {}
     for name, values in features.items():
         splits = getattr(values, "row_splits", None)

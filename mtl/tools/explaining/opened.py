@@ -49,7 +49,14 @@ class Opened:
     extra: Any = None
 
     def predict(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return the logits of all rows: {field: [N, ...]} -> {task: [N, C]}."""
+        """Return the logits of all rows.
+
+        Args:
+          features: {field: [N, ...]}.
+
+        Returns:
+          {task: [N, C]}.
+        """
         return self.compute(self.logits, features)
 
     def list_used(self) -> set[str]:
@@ -75,7 +82,14 @@ class Opened:
         }
 
     def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
-        """Return the encoded columns of all rows: {field: [N, ...]} -> {column: [N, D]}."""
+        """Return the encoded columns of all rows.
+
+        Args:
+          features: {field: [N, ...]}.
+
+        Returns:
+          {column: [N, D] or [N, H, W, C]}.
+        """
         return self.compute(self.inputs, features)
 
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:

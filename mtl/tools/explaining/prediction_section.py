@@ -30,7 +30,14 @@ _INCOMPLETE = (
 
 
 def tell_predictions(explained: explanation.Explanation) -> list[Any]:
-    """Return the parts of a page with the plots and tables of all attributions."""
+    """Return the parts of a page with the plots and tables of all attributions.
+
+    Args:
+      explained: the explanation.
+
+    Returns:
+      The blocks of the section; [] without attributions.
+    """
     if not explained.attributions:
         return []
     baseline = _BASELINES[explained.asked.baseline]

@@ -47,7 +47,14 @@ class Rows:
         return inspection.Batch(self.features, self.labels).size
 
     def take(self, places: Any) -> Rows:
-        """Return the K rows with the indices `places`, each in [0, N)."""
+        """Select rows by their indices.
+
+        Args:
+          places: the indices of K rows in [0, N), in any order, with repetitions allowed.
+
+        Returns:
+          The K rows.
+        """
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
@@ -63,7 +70,15 @@ class Rows:
         return {**self.features, **take(selected, order)}
 
     def fill(self, field: str, value: Any) -> dict[str, Any]:
-        """Return the features after one field is set to the same value in all rows."""
+        """Return the features after one field is set to the same value in all rows.
+
+        Args:
+          field: the name of a feature that is not ragged.
+          value: the value, which is converted to the type of the feature.
+
+        Returns:
+          {field: [N, ...]}.
+        """
         values = np.asarray(self.features[field])
         return {**self.features, field: np.full(values.shape, value, values.dtype)}
 

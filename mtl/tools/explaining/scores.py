@@ -22,7 +22,13 @@ LOSS = "average_loss"
 
 
 class Metric(NamedTuple):
-    """A metric of a task, with the direction in which it improves."""
+    """A metric of a task.
+
+    Attributes:
+      task: the name of the task.
+      name: the name of the metric without the task, such as "auc".
+      is_higher_better: True if a higher value is better, False if a lower value is better.
+    """
 
     task: str
     name: str
@@ -34,8 +40,8 @@ class Scores:
     """The tensors and ops that measure the metrics of tasks.
 
     Attributes:
-      metrics: the M metrics: the main metric of each task, then its loss; a task whose metrics have
-        no direction has none.
+      metrics: the M metrics: for each task its main metric, and then its loss. A task whose metrics
+        have no direction is left out.
       values: the values of the M metrics, scalars.
       update: the op that adds a batch of rows to the metrics.
       start: the op that resets all metrics.
@@ -103,7 +109,7 @@ def build_scores(
       heads: the fitted heads of all tasks, {task: head}.
       logits: {task: [B, C]}; only the types and shapes matter.
       labels: the input tensors, {field: [B, ...]}.
-      tasks: the tasks whose metrics to measure.
+      tasks: the tasks whose metrics are measured.
     """
     # The metrics read placeholders for logits: permuted rows are predicted once, but scored many
     # times, for each group of rows that the jackknife leaves out.

@@ -23,7 +23,8 @@ class Settings:
       limit: the number of rows to draw at random from the split.
       tasks: the tasks to explain; all tasks if empty.
       fields: the fields to permute; all fields if empty.
-      groups: groups of fields; the fields of a group are permuted together, in addition.
+      groups: groups of fields. Besides single fields, the fields of each group are permuted
+        together.
       repeats: the number of permutations of each field.
       rows: the positions in the split, from 0, of rows whose predictions are explained.
       classes: {task: the class to explain}; by default the class with the largest logit.

@@ -57,7 +57,14 @@ def _write_cell(value: Any) -> str:
 
 
 def list_importance(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each input and each metric."""
+    """Yield a line for each input and each metric.
+
+    Args:
+      explained: the explanation.
+
+    Yields:
+      The header, and then the cells of each line.
+    """
     yield ("input", "task", "metric", "value", "worse_by", "standard_error", "low", "high")
     result = explained.importance
     if result is None:
@@ -71,7 +78,14 @@ def list_importance(explained: explanation.Explanation) -> Iterator[Sequence[Any
 
 
 def list_attributions(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each column of each explained prediction."""
+    """Yield a line for each column of each explained prediction.
+
+    Args:
+      explained: the explanation.
+
+    Yields:
+      The header, and then the cells of each line.
+    """
     header = ("row", "task", "output", "scale", "value", "baseline", "column", "fields")
     yield (*header, "attribution", "residual")
     for attribution in explained.attributions:
@@ -89,7 +103,14 @@ def list_attributions(explained: explanation.Explanation) -> Iterator[Sequence[A
 
 
 def list_dependence(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each value of a field, each task and each class."""
+    """Yield a line for each value of a field, each task and each class.
+
+    Args:
+      explained: the explanation.
+
+    Yields:
+      The header, and then the cells of each line.
+    """
     yield ("field", "value", "rows", "task", "output", "kind", "mean")
     for result in explained.dependences:
         for place, value in enumerate(result.grid):
@@ -102,7 +123,14 @@ def list_dependence(explained: explanation.Explanation) -> Iterator[Sequence[Any
 
 
 def list_gradients(explained: explanation.Explanation) -> Iterator[Sequence[Any]]:
-    """Yield a line for each group of shared variables and each pair of tasks."""
+    """Yield a line for each group of shared variables and each pair of tasks.
+
+    Args:
+      explained: the explanation.
+
+    Yields:
+      The header, and then the cells of each line.
+    """
     yield ("place", "numbers", "task", "other", "cosine", "standard_error", "batches")
     similarity = explained.similarity
     if similarity is None:

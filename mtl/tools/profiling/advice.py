@@ -35,7 +35,15 @@ class Settings:
 
 
 def advise(result: profile.Profile, settings: Settings) -> list[str]:
-    """Return advice about phases that take much time; if there are none, one line says so."""
+    """Return advice about phases that take much time.
+
+    Args:
+      result: the profile.
+      settings: the current settings of the run.
+
+    Returns:
+      Lines of advice, or one line that says that nothing stands out.
+    """
     lines = [
         *_of_input(result, settings),
         *_of_surgery(result, settings),

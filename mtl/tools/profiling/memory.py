@@ -16,7 +16,13 @@ from mtl.tools.profiling import words
 
 
 class Tensor(NamedTuple):
-    """A tensor of a step: the name of its op, its size in bytes, and its shape as text."""
+    """A tensor of a step.
+
+    Attributes:
+      op: the name of the op that computes the tensor.
+      num_bytes: the size in bytes.
+      shape: the shape as text, such as "[64, 32]".
+    """
 
     op: str
     num_bytes: int

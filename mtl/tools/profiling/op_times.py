@@ -35,7 +35,13 @@ _SMALL_SECS = 3e-6
 
 
 class Timed(NamedTuple):
-    """One execution of an op: its name, its time in seconds, and the phase that it belongs to."""
+    """One execution of an op.
+
+    Attributes:
+      name: the name of the op.
+      secs: the time of the op in seconds.
+      place: the phase that the op belongs to.
+    """
 
     name: str
     secs: float

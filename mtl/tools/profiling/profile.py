@@ -62,7 +62,14 @@ class Profile:
         return sum(self.wall.values())
 
     def share(self, word: str) -> float:
-        """Return the share of a phase, forward and backward, in the wall time, in [0, 1]."""
+        """Return the share of a phase in the wall time, forward and backward together.
+
+        Args:
+          word: a phase, one of `words.ALL`.
+
+        Returns:
+          The share, in [0, 1].
+        """
         secs_of_word = sum(secs for place, secs in self.wall.items() if place.word == word)
         return secs_of_word / self.total if self.total else 0.0
 

@@ -62,7 +62,12 @@ _FAR = 8
 
 
 class Place(NamedTuple):
-    """The phase (word) that an op belongs to, and whether the op computes a gradient."""
+    """The place of an op in a training step.
+
+    Attributes:
+      word: the phase that the op belongs to.
+      is_backward: True if the op computes a gradient.
+    """
 
     word: str
     is_backward: bool = False
@@ -119,13 +124,27 @@ def _follow_gradients(operation: tf.Operation | None) -> str:
 
 
 def find_scope(name: str) -> str:
-    """Return the scope of an op (or its forward op) in the model, such as network/trunk, or ""."""
+    """Return the scope of an op in the model.
+
+    Args:
+      name: the name of the op, or of its gradient, which contains the name of the op.
+
+    Returns:
+      A scope such as "network/trunk"; "" if the op lies outside of the model.
+    """
     match = _PART.search(name)
     return match.group(1) if match else ""
 
 
 def find_pass(name: str) -> str | None:
-    """Return the name of the backward pass that an op belongs to, such as gradients_2, or None."""
+    """Return the backward pass that an op belongs to.
+
+    Args:
+      name: the name of the op.
+
+    Returns:
+      The name of the pass, such as "gradients_2"; None for an op that computes no gradient.
+    """
     match = _GRADIENTS.match(name)
     return match.group(1) if match else None
 

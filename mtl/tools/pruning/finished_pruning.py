@@ -253,7 +253,14 @@ def read_masks(
 
 
 def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
-    """Return {pruned variable: its mask} from a checkpoint."""
+    """Return the masks in a checkpoint.
+
+    Args:
+      checkpoint: the path of the checkpoint.
+
+    Returns:
+      {pruned variable: its mask}; {} if the run does not prune.
+    """
     reader = tf.train.load_checkpoint(checkpoint)
     names = reader.get_variable_to_shape_map()
     cut = [name for name in names if _is_cut(name, names)]

@@ -73,7 +73,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
       model_dir: the folder of the finished run.
       output_dir: the folder in which each round has a folder.
       rounds: the number of rounds.
-      step: the step whose weights each round starts from; 0 means the initial weights. The first
+      step: each round starts from the weights of this step; 0 means the initial weights. The first
         steps of the run are repeated to get these weights.
       controls: some of `CONTROLS`, which every round trains besides its ticket.
       rows: the number of rows for criteria that need inputs or gradients.

@@ -250,7 +250,12 @@ def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def show_value(value: object) -> str:
-    """Return a value of a field as text."""
+    """Return a value of a field as text.
+
+    Args:
+      value: the value. Bytes are decoded as UTF-8, and empty bytes become "(empty)". Floats get at
+        most six significant digits.
+    """
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

@@ -88,7 +88,10 @@ class Verdict(NamedTuple):
 def judge(
     head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
 ) -> Verdict | None:
-    """Compare the most informative metric of a head that has a baseline with the baseline.
+    """Compare a metric of a head with the same metric of a trivial model.
+
+    The comparison uses the most informative metric for which the metric of the trivial model, the
+    baseline, is known.
 
     Args:
       head: the head of the task.
@@ -97,8 +100,8 @@ def judge(
         unknown.
 
     Returns:
-      The comparison, whose baseline is None if no metric has a baseline; None if no metric is known
-      to be better when higher or lower.
+      The comparison, whose baseline is None if no metric has a baseline; None if it is not known
+      for any metric whether higher or lower is better.
     """
     prefix = f"{head.name}/"
     values = {

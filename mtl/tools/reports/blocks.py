@@ -13,13 +13,21 @@ from mtl.tools.reports import baselines
 
 
 class Marked(NamedTuple):
-    """A table cell with the best value of its row."""
+    """A table cell that is highlighted, because it holds the best value of its row.
+
+    Attributes:
+      value: a text or a number.
+    """
 
     value: Any
 
 
 class Quiet(NamedTuple):
-    """A table cell in a pale colour, for a less important value."""
+    """A table cell in a pale colour, for a less important value.
+
+    Attributes:
+      value: a text or a number.
+    """
 
     value: Any
 
@@ -31,13 +39,24 @@ class Right(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A table cell with a number in [0, 1], which is also drawn as a bar."""
+    """A table cell that shows a share in percent, and also as a bar.
+
+    Attributes:
+      value: the share, in [0, 1].
+    """
 
     value: float
 
 
 class Table(NamedTuple):
-    """A table with a caption. Cells are texts, numbers, or special cells such as `Bar`."""
+    """A table with a header and a caption.
+
+    Attributes:
+      header: the titles of the columns.
+      rows: the cells of each row, one for each column: texts, numbers, or special cells such as
+        `Bar`.
+      caption: a line of text above the table; "" for none.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -45,14 +64,25 @@ class Table(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Pictures side by side."""
+    """Pictures side by side.
+
+    Attributes:
+      figures: the pictures, from left to right.
+      title: a heading above the pictures; "" for none.
+    """
 
     figures: Sequence[figures_lib.Figure]
     title: str = ""
 
 
 class Matrix(NamedTuple):
-    """A matrix of counts, in which each cell is coloured by its share of the row."""
+    """A confusion matrix, in which each cell is coloured by its share of the row.
+
+    Attributes:
+      title: a line of text above the matrix.
+      names: the names of C classes.
+      counts: the rows for each [true class, predicted class], [C, C]; sums of weights are allowed.
+    """
 
     title: str
     names: Sequence[str]
@@ -60,7 +90,12 @@ class Matrix(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A paragraph of text. The mood "warning" highlights the paragraph; "note" makes it pale."""
+    """A paragraph of text.
+
+    Attributes:
+      text: the text.
+      mood: "warning" for a highlighted paragraph, "note" for a pale one, "" for a normal one.
+    """
 
     text: str
     mood: str = ""
@@ -73,13 +108,21 @@ class Heading(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """A list of shell commands, as pairs of a purpose and a command."""
+    """A list of shell commands.
+
+    Attributes:
+      lines: pairs of a purpose and a command.
+    """
 
     lines: Sequence[tuple[str, str]]
 
 
 class Verdicts(NamedTuple):
-    """A card for each task, which compares the model with a trivial model."""
+    """Cards that compare the model with a trivial model, one card for each task.
+
+    Attributes:
+      verdicts: the comparisons, in the order of the cards.
+    """
 
     verdicts: Sequence[baselines.Verdict]
 
@@ -99,7 +142,13 @@ class Fold(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page with a title."""
+    """A part of the page with a title.
+
+    Attributes:
+      key: the id of the section in HTML, which no other section of the page has.
+      title: the title of the section, which the menu of the page also shows.
+      blocks: the content, from top to bottom.
+    """
 
     key: str
     title: str

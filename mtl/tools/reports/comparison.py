@@ -105,8 +105,12 @@ class Comparison(NamedTuple):
     def best_of(self, metric: str) -> list[str]:
         """Return the names of the runs with the best value of a metric.
 
-        The result is empty if neither higher nor lower values are better, if all values are equal,
-        or if the runs were evaluated on different rows.
+        Args:
+          metric: a key of `metrics`.
+
+        Returns:
+          The names; [] if neither higher nor lower values are better, if all values are equal, or
+          if the runs were evaluated on different rows.
         """
         defined = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
         if metric not in self.directions or len(set(defined.values())) < 2 or self.differing_rows:
@@ -137,13 +141,22 @@ def describe_rows(result: Comparison) -> str:
 
 
 def describe_runs(group: Group) -> str:
-    """Return the runs of a group as text, with the runs that are left out."""
+    """Return the runs of a group as text, with the runs that are left out.
+
+    Returns:
+      A text such as "a, b; c undefined", with "none" in place of "a, b" if no run has a value.
+    """
     without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
     return (", ".join(group.runs) or "none") + without
 
 
 def describe_left_out(pair: Pair) -> str:
-    """Return the seeds that a pair leaves out as text; "" if no seed is left out."""
+    """Return the seeds that a pair leaves out as text.
+
+    Returns:
+      A text such as "; without seeds 3, 4", which can follow the names of runs; "" if no seed is
+      left out.
+    """
     several = "s" * (len(pair.left_out) > 1)
     seeds = ", ".join(map(str, pair.left_out))
     return f"; without seed{several} {seeds}" if seeds else ""
@@ -170,7 +183,14 @@ def _list_tasks(tasks: Sequence[str]) -> str:
 
 
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
-    """Compare runs; all runs have the same tasks."""
+    """Compare runs.
+
+    The first run stands for all runs: its heads determine the main metrics, and whether higher or
+    lower values are better.
+
+    Args:
+      runs: {name: run}, at least one run.
+    """
     metrics = _turn_figures({name: run.metrics for name, run in runs.items()})
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
@@ -316,6 +336,10 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
 
 def sort_by(result: Comparison, metric: str) -> list[str]:
     """Return the names of the runs that have a metric, from the best to the worst.
+
+    Args:
+      result: the comparison.
+      metric: the name of the metric.
 
     Raises:
       UserError: no run has the metric, or neither higher nor lower values are better.

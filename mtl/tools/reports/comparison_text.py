@@ -108,7 +108,15 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
 
 
 def write_csv(path: str, result: comparison.Comparison) -> None:
-    """Write a CSV file with the folder, state, figures, metrics and settings of each run."""
+    """Write a CSV file with a header, and a row for each run.
+
+    The columns are the name, folder, state, last step and best step of the run, its figures, its
+    metrics, and the settings that differ, as `setting: <name>`. A number that a run lacks is empty.
+
+    Args:
+      path: the path of the file.
+      result: the comparison.
+    """
     differing = [f"setting: {setting}" for setting in result.differing]
     fixed = ["run", "model_dir", "state", "step", "best_step"]
     rows: list[list] = [[*fixed, *result.figures, *result.metrics, *differing]]
@@ -208,7 +216,15 @@ def _tell_differences(result: comparison.Comparison, name: str) -> str:
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:
-    """Yield a name for each folder: the last part of its path, or the path if names are equal."""
+    """Return an iterator over short names for the folders of runs.
+
+    Args:
+      folders: the paths of the folders.
+
+    Yields:
+      The last part of the path of each folder, or the path as it is if another folder has the same
+      last part.
+    """
     names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
     for folder, name in zip(folders, names, strict=True):
         # If two folders have the same name, only their paths tell them apart.

@@ -21,7 +21,16 @@ _OF_ALL = {
 
 
 def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
-    """Return a section with curves of the losses and main metrics; a text if there are none."""
+    """Return a section with curves of the losses and main metrics.
+
+    Args:
+      run: the run.
+      verdicts: comparisons with trivial models, which determine the tasks to draw.
+
+    Returns:
+      The blocks of the section; for a run without curves, a text that says why the section is left
+      out.
+    """
     tasks = row_sections.choose_tasks(run, verdicts)
     task_figures = [(task, pictures) for task in tasks if (pictures := draw_task(run, task))]
     overall = _draw_overall(run)
@@ -38,7 +47,16 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
 
 
 def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
-    """Draw curves of a task's loss and most informative metrics."""
+    """Draw curves of a task's loss and most informative metrics.
+
+    Args:
+      run: the run.
+      task: the name of the task.
+
+    Returns:
+      At most three figures: of the loss, and of at most two metrics. [] if the run has no curves of
+      the task.
+    """
     best, evaluations = run.best_step, run.evaluations.curves
     losses = {
         "training": run.training.curves.get(f"{task}/loss", {}),
@@ -59,6 +77,13 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
     """Return the metrics of a task for a report, from the most to the least informative.
 
     Metrics are left out if neither higher nor lower values are better.
+
+    Args:
+      run: the run.
+      task: the name of the task.
+
+    Returns:
+      The names of the metrics without the task, such as "accuracy".
     """
     head = run.experiment.model.heads_by_task[task]
     prefix = f"{task}/"
@@ -86,7 +111,12 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
 
 
 def tell_balancing(run: record.Run) -> list | str:
-    """Return a section about the weights and gradients of tasks; a text if there are none."""
+    """Return a section about the weights and gradients of tasks.
+
+    Returns:
+      The blocks of the section. If no scalar of balancing changes, and all tasks have the same
+      weight or no weight is known, a text that says why the section is left out.
+    """
     groups = balancing_picture.group(run.training.curves)
     moving = {
         key: curves
@@ -128,7 +158,11 @@ def _tell_cosines(title: str, curves: event_files.Curves) -> list:
 
 
 def tell_gates(run: record.Run) -> list | str:
-    """Return a section about the weights of experts in each gate; a text if there are no gates."""
+    """Return a section about the weights of experts in each gate.
+
+    Returns:
+      The blocks of the section; without gates, a text that says why the section is left out.
+    """
     weights, kinds = gates_picture.group(run.training.curves)
     if not weights:
         return "the network has no gates."

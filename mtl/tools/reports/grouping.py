@@ -81,14 +81,24 @@ class Measured:
 
 
 class Group(NamedTuple):
-    """The tasks that a model trains and the tasks that it serves, as bits of integers."""
+    """The tasks that a model trains and the tasks that it serves.
+
+    Attributes:
+      trained: a set of tasks: bit t is 1 if the model trains task t.
+      served: a set of tasks, all of which the model also trains.
+    """
 
     trained: int
     served: int
 
 
 class Proposal(NamedTuple):
-    """Groups that serve each task once, and as the score, the sum of affinities onto all tasks."""
+    """A way to divide all tasks among models.
+
+    Attributes:
+      groups: a group for each model. Each task is served by exactly one group.
+      score: the sum over all tasks of the affinity onto the task, see `propose`.
+    """
 
     groups: tuple[Group, ...]
     score: float
@@ -265,7 +275,12 @@ def _list_tasks(task_set: int) -> list[int]:
 
 
 def name_tasks(measured: Measured, whole: int) -> list[str]:
-    """Return the names of the tasks in a set."""
+    """Return the names of the tasks in a set.
+
+    Args:
+      measured: the affinities, which contain the names of all tasks.
+      whole: the set: bit t is 1 if it has task t.
+    """
     return [measured.tasks[task] for task in _list_tasks(whole)]
 
 
@@ -274,6 +289,10 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
 
     The text shows the best proposal with the affinity onto each task, and by how much the scores of
     the other proposals are lower, with standard errors.
+
+    Args:
+      measured: the affinities.
+      proposals: at least one proposal, from the highest score, as `propose` returns them.
     """
     best = proposals[0]
     lines = aligned.align_columns(_tabulate_tasks(measured, best), right=[2])

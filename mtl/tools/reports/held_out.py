@@ -67,7 +67,12 @@ class Labels(NamedTuple):
 
 
 class Unlabelled(NamedTuple):
-    """The predictions of a head without labels, [N], and the name of the prediction."""
+    """The predictions of a head without labels for N rows.
+
+    Attributes:
+      name: the name of the prediction: "log_density" or "score".
+      values: the predictions, [N].
+    """
 
     name: str
     values: np.ndarray

@@ -66,7 +66,12 @@ def _is_right(cell: Any) -> bool:
 
 
 def shorten(value: Any) -> str:
-    """Return a float with as many digits as `launch.evaluate`, and an integer with all digits."""
+    """Return a number as text.
+
+    Args:
+      value: the number. Integers keep all digits, with commas between thousands; other numbers get
+        as many digits as in the output of `launch.evaluate`.
+    """
     return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
 
 

@@ -34,7 +34,15 @@ _LOSS = "log loss"
 
 
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
-    """Return the tasks to draw: all tasks, or those with the lowest skill scores."""
+    """Return the tasks to draw: all tasks, or the tasks with the lowest skill scores.
+
+    Args:
+      run: the run.
+      verdicts: comparisons with trivial models. Tasks without a comparison have priority.
+
+    Returns:
+      At most `MOST_TASKS` names of tasks, in the order of the experiment.
+    """
     tasks = list(run.experiment.model.tasks)
     ranks = {verdict.task: verdict.rank for verdict in verdicts}
     # Tasks without a baseline come first, because their skill score is unknown.
@@ -51,7 +59,16 @@ def say_chosen(run: record.Run, shown_tasks: Sequence[str]) -> list[blocks.Text]
 def tell_data(
     run: record.Run, facts: Sequence[splits.Facts], problems: Sequence[str]
 ) -> list | str:
-    """Return a section about rows, labels and missing values by split; a text without rows."""
+    """Return a section about rows, labels and missing values by split.
+
+    Args:
+      run: the run.
+      facts: the counts of each split; [] if no rows were read.
+      problems: errors that occurred while rows were read.
+
+    Returns:
+      The blocks of the section; without `facts`, a text that says why the section is left out.
+    """
     if not facts:
         return " ".join(problems) or "no rows were read, as --rows is 0."
     parts: list = [
@@ -145,7 +162,17 @@ def _tell_missing(facts: Sequence[splits.Facts]) -> list:
 def tell_evaluation(
     run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
 ) -> list | str:
-    """Return a section with the metrics of all heads, and with pictures of their predictions."""
+    """Return a section with the metrics of all heads, and with pictures of their predictions.
+
+    Args:
+      run: the run.
+      verdicts: comparisons with trivial models, which determine the tasks to show.
+      seen: the predictions of held-out rows; None to leave out pictures and slices.
+
+    Returns:
+      The blocks of the section; for a run without metrics, a text that says why the section is left
+      out.
+    """
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     parts: list = [

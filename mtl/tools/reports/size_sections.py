@@ -25,7 +25,11 @@ _AUDITS = ("training", "checkpoints")
 
 
 def tell_size(run: record.Run) -> list | str:
-    """Return a section about the number of parameters, sizes of files, speed and pruned weights."""
+    """Return a section about the number of parameters, sizes of files, speed and pruned weights.
+
+    Returns:
+      The blocks of the section; without a checkpoint, a text that says why the section is left out.
+    """
     if run.checkpoint is None:
         return "no checkpoint is saved yet."
     parameters, size = record.count_parameters(run.checkpoint)
@@ -71,7 +75,12 @@ def _tell_export(export: dict) -> blocks.Text:
 
 
 def tell_samples(run: record.Run) -> list | str:
-    """Return a section about the samples with the largest gradients; a text without an audit."""
+    """Return a section about the samples with the largest gradients, from a clip audit.
+
+    Returns:
+      The blocks of the section; without a clip audit in the folder of the run, a text that says why
+      the section is left out.
+    """
     for name in _AUDITS:
         path = os.path.join(run.model_dir, "clip_audit", name, "samples.parquet")
         if tf.io.gfile.exists(path):
@@ -124,7 +133,15 @@ def _make_cell(name: str, value: Any) -> Any:
 
 
 def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
-    """Return a section with a line for each known or possible problem of a run."""
+    """Return a section with a line for each known or possible problem of a run.
+
+    Args:
+      run: the run.
+      problems: further lines, such as errors that occurred while rows were read.
+
+    Returns:
+      The lines as warnings, or a line that says that no problem is known.
+    """
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")
     # The scalar `skipped_steps` counts all skipped steps so far, so its last value is the total.

@@ -52,7 +52,7 @@ class Facts(NamedTuple):
       rows: the number of rows that were read.
       total: the number of rows in the split.
       tasks: {task: counts of its labels} in the rows that were read.
-      missing: {field: number of rows without a value}.
+      missing: {field: number of rows without a value, or with the default of the field}.
     """
 
     split: str
@@ -139,7 +139,11 @@ class LabelCounter:
         self._number, self._mean, self._squares = 0, 0.0, 0.0
 
     def see(self, labels: types.Tensors) -> None:
-        """Count the labels of a batch of eager tensors."""
+        """Count the labels of a batch.
+
+        Args:
+          labels: {field: eager tensor}. Without the field of the head, nothing is counted.
+        """
         if self._head.field not in labels:
             return
         weights = self._head.row_weights(labels).numpy()

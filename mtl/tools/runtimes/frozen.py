@@ -83,6 +83,7 @@ class Source(NamedTuple):
           The largest difference of an output.
 
         Raises:
+          UserError: there are neither warm-up requests nor held-out rows.
           RefusedError: an output differs by more than `allowed`.
         """
         has_rows = bool(self.requests) or held_out is not None
@@ -121,7 +122,14 @@ class Frozen(NamedTuple):
 
 
 def find_requests(directory: str) -> tuple[str, Requests]:
-    """Return the name of the signature "raw/lean" of an export, or "raw", and its warm-up requests.
+    """Find the signature of an export to convert, and its warm-up requests.
+
+    Args:
+      directory: the folder of the export.
+
+    Returns:
+      The name of the signature: "raw/lean", or "raw" if "raw/lean" has no requests; and the inputs
+      of each warm-up request, {input: [B, ...]}.
 
     Raises:
       UserError: the export has neither "raw/lean" nor "raw" with warm-up requests.
@@ -140,6 +148,9 @@ def load_intact(directory: str) -> Iterator[Source]:
 
     If the export has the folder portable/ids, the signature takes ids. Otherwise, `find_requests`
     chooses the signature.
+
+    Args:
+      directory: the folder of the export.
 
     Raises:
       UserError: a file is missing or damaged, or the export has no signature to convert.
@@ -184,7 +195,14 @@ def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def needs_ids(directory: str) -> bool:
-    """Return True if other runtimes can only run an export with ids as inputs."""
+    """Return True if other runtimes can only run an export with ids as inputs.
+
+    Args:
+      directory: the folder of the export.
+
+    Returns:
+      True if the graph has operations on texts, or if no signature can be converted; else False.
+    """
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
     if name is None:

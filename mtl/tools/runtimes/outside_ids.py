@@ -49,7 +49,12 @@ _COLUMN = re.compile(r"(?:^|/)features(?:_\d+)?/([^/]+)/")
 
 
 class Table(NamedTuple):
-    """The keys and values of a lookup table, sorted by value."""
+    """The contents of a lookup table.
+
+    Attributes:
+      keys: the N keys, [N].
+      values: the value of each key, [N], in ascending order.
+    """
 
     keys: np.ndarray
     values: np.ndarray
@@ -145,7 +150,15 @@ def find_column(name: str) -> str:
 
 
 def list_obstacles(graph_def: tf.compat.v1.GraphDef) -> dict[str, list[str]]:
-    """Return {operation on texts or tf.Examples: columns that use it} for a frozen graph."""
+    """Find the operations on texts or tf.Examples in a graph, which other runtimes may lack.
+
+    Args:
+      graph_def: a frozen graph.
+
+    Returns:
+      {operation: the columns that use it}. The list of columns is empty if the operation lies
+      outside of columns.
+    """
     obstacles: dict[str, list[str]] = {}
     for node in graph_def.node:
         is_compared = node.op in ("Equal", "NotEqual") and node.attr["T"].type == _STRING

@@ -20,7 +20,11 @@ _SHORT = {"Abs", "Cast", "Log1p", "Mul", "SelectV2", "Sign", "Sub", "ZerosLike"}
 
 
 def write_buckets(graph: graphs.Graph) -> None:
-    """Replace Bucketize by a count of the boundaries that are at most the value."""
+    """Replace Bucketize by a count of the boundaries that are at most the value.
+
+    Args:
+      graph: the graph, which is rewritten in place.
+    """
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
             # Compare boundaries [boundaries] with values [..., 1]. The bucket is the number of
@@ -31,7 +35,11 @@ def write_buckets(graph: graphs.Graph) -> None:
 
 
 def write_bounds(graph: graphs.Graph) -> None:
-    """Replace UpperBound, the position of a value among ascending bounds, by a count of bounds."""
+    """Replace UpperBound, the position of a value among ascending bounds, by a count of bounds.
+
+    Args:
+      graph: the graph, which is rewritten in place.
+    """
     for node in list(graph.nodes.values()):
         if node.op == "UpperBound":
             bounds, values = node.input
@@ -45,6 +53,9 @@ def write_logs(graph: graphs.Graph) -> None:
 
     Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term
     log(u) x / (u - 1) keeps the digits (W. Kahan). If u is 1, the result is x.
+
+    Args:
+      graph: the graph, which is rewritten in place.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and node.attr["T"].type == tf.float32.as_datatype_enum:
@@ -77,6 +88,9 @@ def write_float32(graph: graphs.Graph) -> None:
     TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. The integer part of the
     mean is subtracted as int64, which is exact. For logarithms, float32 is precise enough. Other
     uses of float64 stay.
+
+    Args:
+      graph: the graph, which is rewritten in place.
     """
     for node in list(graph.nodes.values()):
         if node.op == "Log1p" and _has_type(node, "T", tf.float64):

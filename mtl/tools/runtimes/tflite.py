@@ -56,8 +56,8 @@ def write_tflite(
       The largest difference of an output.
 
     Raises:
-      UserError: a file of the export is damaged, TensorFlow Lite lacks an operation of the model,
-        or the file cannot be written.
+      UserError: `weights` is unknown, a file of the export is damaged, TensorFlow Lite lacks an
+        operation of the model, or the file cannot be written.
       RefusedError: an output differs from the export.
     """
     checks.one_of("--tflite_weights", weights, KINDS)

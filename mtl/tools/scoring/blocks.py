@@ -23,7 +23,13 @@ Columns = Mapping[str, Values]
 
 
 class Block(NamedTuple):
-    """The header of a file, and some rows: as text, as records or as a table."""
+    """Some rows of a file, in the format of the file.
+
+    Attributes:
+      header: the line of column names in CSV, as bytes; b"" in other formats.
+      rows: lines as bytes for CSV and JSON lines, serialized tf.Examples for TFRecords, or an Arrow
+        table for Parquet.
+    """
 
     header: bytes
     rows: bytes | Sequence[bytes] | np.ndarray | pa.Table

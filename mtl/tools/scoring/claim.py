@@ -26,7 +26,15 @@ _SECS_BETWEEN_NOTES = 5.0
 
 
 def observe(path: str) -> dict[str, Any] | None:
-    """Return the size, the dates and the checksum of an input file; None for a pipe or a device."""
+    """Return the state of an input file, to notice later changes.
+
+    Args:
+      path: the path or the URL of the file.
+
+    Returns:
+      The size in bytes, the dates and the checksum, as {"size", "dates", "checksum"}; None for a
+      pipe or a device.
+    """
     if atomic.is_special(path):
         return None
     # Get the dates before the checksum. If the file changes while the checksum is computed, later
@@ -99,6 +107,9 @@ class Claim:
         """Return True if an output exists and its input has not changed since the prediction.
 
         The result is False if the note does not have the state of the input.
+
+        Args:
+          output: the path of an output file in `shards`.
         """
         name = os.path.basename(output)
         noted = self._states.get(name)
@@ -130,6 +141,9 @@ class Claim:
         """Create the folder if it is absent; write the note when the context starts and ends.
 
         Until `finish` is called for an output in `due`, `is_done` returns False for the output.
+
+        Args:
+          due: the paths of the outputs that will be written.
         """
         for output in due:
             self._states.pop(os.path.basename(output), None)

@@ -24,7 +24,15 @@ _SPLIT = "input"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Csv:
-    """Reads CSV files; implements `readers.Format`."""
+    """Reads CSV files; implements `readers.Format`.
+
+    Attributes:
+      spec: the features of the model.
+      keep: the names of columns to return beside the tf.Examples.
+      batch_size: the largest number of rows in a chunk.
+      settings: the source of the run. If it is a `csv.Csv`, its settings apply to the files.
+      images: says which fields hold paths of image files; None without such fields.
+    """
 
     spec: spec_lib.Spec
     keep: Sequence[str]

@@ -97,6 +97,13 @@ def find_problem(
 def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[bytes]:
     """Return the tf.Examples of a chunk, with the content of image files instead of their paths.
 
+    Args:
+      files: the source that says which fields hold paths.
+      chunk: B serialized tf.Examples.
+
+    Returns:
+      B serialized tf.Examples.
+
     Raises:
       UserError: an image cannot be read, or a record is malformed.
     """

@@ -17,7 +17,14 @@ from mtl.tools.scoring import batches, image_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """Reads JSON lines; implements `readers.Format`."""
+    """Reads JSON lines; implements `readers.Format`.
+
+    Attributes:
+      spec: the features of the model.
+      keep: the names of fields to return beside the tf.Examples.
+      batch_size: the largest number of rows in a chunk.
+      images: says which fields hold paths of image files; None without such fields.
+    """
 
     spec: spec_lib.Spec
     keep: Sequence[str]

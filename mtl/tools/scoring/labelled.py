@@ -23,8 +23,8 @@ def open_files(
     """Return a pipeline with a split that reads files, and the name of the split.
 
     If the source of the run reads the same format, its settings also apply to the files. The split
-    has the name of the file, but the name "input" if there are several files or if the run already
-    has a split with the name of the file.
+    has the name of the file. Its name is "input" if there are several files, or if the training
+    split or the evaluation split of the run already has the name of the file.
 
     Args:
       data: the input pipeline of a run.

@@ -136,6 +136,9 @@ class SavedModel(_InSession):
 def find_newest(path: str) -> str:
     """Return the folder of a SavedModel: `path` itself, or the newest numbered version in `path`.
 
+    Args:
+      path: a folder with saved_model.pb, or a folder of numbered versions.
+
     Raises:
       UserError: the folder has no SavedModel.
     """

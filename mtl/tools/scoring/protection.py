@@ -46,6 +46,9 @@ class Protection:
     def check(self, output: str) -> None:
         """Fail if an output file would overwrite an input or a part of a model.
 
+        Args:
+          output: the path of the output file, or its URL if `anywhere` is True.
+
         Raises:
           UserError: the file must not be overwritten, or cannot be written.
         """

@@ -28,7 +28,7 @@ class ErrorReplyError(TransientError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """Says which model to call, with which time limit and how many retries.
+    """Describes the calls of a model on a server, with their time limit and retries.
 
     Attributes:
       model: the name of the model on the server.

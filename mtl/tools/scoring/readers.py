@@ -44,16 +44,44 @@ class Format(Protocol):
     """Reads files of one format."""
 
     def check(self, path: str) -> None:
-        """Fail if the header or schema of a file lacks a field."""
+        """Fail if the header or schema of a file lacks a field.
+
+        Args:
+          path: the path of the file.
+
+        Raises:
+          UserError: a field is missing.
+        """
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the rows of files in chunks; a file without rows may yield an empty chunk."""
+        """Yield the rows of files in chunks; a file without rows may yield an empty chunk.
+
+        Args:
+          paths: the paths of at least one file.
+
+        Raises:
+          UserError: a file cannot be read.
+        """
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the tf.Examples of a chunk, and the fields that are written beside predictions."""
+        """Return the tf.Examples of a chunk, and the fields that are written beside predictions.
+
+        Args:
+          chunk: a chunk from `chunks`.
+
+        Raises:
+          UserError: a row is malformed.
+        """
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """Return an error message for the first wrong row of a chunk; "" if no row is wrong."""
+        """Return an error message for the first wrong row of a chunk.
+
+        Args:
+          chunk: a chunk from `chunks`.
+
+        Returns:
+          The message, with the place of the row; "" if no row is wrong.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,8 +115,12 @@ class Reader:
     def find(self, patterns: Sequence[str]) -> list[str]:
         """Return the files that match patterns, each file once.
 
+        Args:
+          patterns: paths of files, folders or globs.
+
         Raises:
-          UserError: a pattern matches no file, or the format of a file is unknown.
+          UserError: a pattern matches no file, the format of a file is unknown, or a file does not
+            hold TFRecords although the reader has no spec.
         """
         matches = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
         paths = list(dict.fromkeys(matches))
@@ -101,6 +133,9 @@ class Reader:
     def check(self, paths: Sequence[str]) -> None:
         """Fail if the header or schema of a file lacks a field.
 
+        Args:
+          paths: the paths of the files, from `find`.
+
         Raises:
           UserError: a field is missing.
         """
@@ -109,6 +144,9 @@ class Reader:
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         """Yield the rows of files in chunks, before parsing; an empty file yields an empty chunk.
+
+        Args:
+          paths: the paths of the files, from `find`.
 
         Raises:
           UserError: a file cannot be read.
@@ -128,13 +166,21 @@ class Reader:
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         """Return the examples of a chunk and the fields of `keep`. `parse` is thread-safe.
 
+        Args:
+          chunk: a chunk from `chunks`.
+
         Raises:
           UserError: a row is malformed.
         """
         return self._formats[self._find_format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Return the reason why a model refused a chunk, with the first wrong row if possible."""
+        """Return the reason why a model refused a chunk, with the first wrong row if possible.
+
+        Args:
+          chunk: a chunk of at least one row.
+          error: the error of the model.
+        """
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"

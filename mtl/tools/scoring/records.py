@@ -30,7 +30,16 @@ _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
-    """Reads TFRecord files; implements `readers.Format`."""
+    """Reads TFRecord files; implements `readers.Format`.
+
+    Attributes:
+      spec: the features of the model; None if they are unknown.
+      keep: the names of fields to return beside the tf.Examples.
+      batch_size: the largest number of rows in a chunk.
+      settings: the source of the run. If it is a `tfrecord.TfRecord`, its settings apply to the
+        files.
+      images: says which fields hold paths of image files; None without such fields.
+    """
 
     spec: spec_lib.Spec | None
     keep: Sequence[str]

@@ -17,7 +17,15 @@ from mtl.tools.scoring import batches, image_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Reads tables, one row group of a file at a time; implements `readers.Format`."""
+    """Reads tables, one row group of a file at a time; implements `readers.Format`.
+
+    Attributes:
+      spec: the features of the model.
+      keep: the names of columns to return beside the tf.Examples.
+      batch_size: the largest number of rows in a chunk.
+      settings: the source of the run. If it is an `arrow.Arrow`, its settings apply to the files.
+      images: says which fields hold paths of image files; None without such fields.
+    """
 
     spec: spec_lib.Spec
     keep: Sequence[str]

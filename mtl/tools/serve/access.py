@@ -81,7 +81,13 @@ def _read_token(path: str) -> bytes:
 
 
 class Tls(NamedTuple):
-    """A certificate and its key in PEM format, and a TLS context that uses them."""
+    """A certificate and its key, for TLS.
+
+    Attributes:
+      certificate: the content of the certificate's PEM file.
+      key: the content of the key's PEM file.
+      context: the TLS context of a server with this certificate.
+    """
 
     certificate: bytes
     key: bytes

@@ -20,6 +20,12 @@ def make_rest(model: models.Model) -> dict[str, Any]:
 
     The row comes from the first warm-up request of the signature `raw`, or of `serving_default` if
     there is no `raw`. Without warm-up requests, the row has zeros and empty texts.
+
+    Args:
+      model: a version of the model.
+
+    Returns:
+      The JSON object of the request.
     """
     name = models.RAW if models.RAW in model.signatures else models.DEFAULT
     signature = model.find_signature(name)

@@ -45,7 +45,16 @@ class RequestError(Exception):
 
 
 def explain_failure(error: BaseException) -> RequestError | None:
-    """Return the error to send to a client after an exception; None if the server is at fault."""
+    """Return the error to send to a client after an exception.
+
+    Args:
+      error: the exception.
+
+    Returns:
+      A RequestError as it is. A RequestError of the kind INVALID for a UserError or for values that
+      TensorFlow refuses, and of the kind LATE for a TimeoutError. None for other exceptions,
+      because then the server is at fault.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, checks.UserError):

@@ -36,7 +36,8 @@ class Exports:
             kinds; or a folder of versions.
 
         Raises:
-          UserError: a folder does not exist, or both `model_dir` and a folder of versions are set.
+          UserError: a folder does not exist, both `model_dir` and a folder of versions are set, or
+            neither is set.
         """
         if export and export not in KINDS:
             storage.require_plain("--export", export)

@@ -315,7 +315,14 @@ def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
 
 
 def read_examples(message: Any) -> Sequence[bytes]:
-    """Return the serialized tf.Examples of an Input message, including features of the context."""
+    """Return the serialized tf.Examples of an Input message, including features of the context.
+
+    Args:
+      message: a message of the type Input from TensorFlow Serving.
+
+    Returns:
+      B serialized tf.Examples; empty if the message has no examples.
+    """
     if not message.HasField("example_list_with_context"):
         return [example.SerializeToString() for example in message.example_list.examples]
     context = message.example_list_with_context.context.SerializeToString()

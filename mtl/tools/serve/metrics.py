@@ -22,7 +22,12 @@ _SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 @dataclasses.dataclass
 class Outcome:
-    """The gRPC name of an answer's status code. The code stays CANCELLED if the client hangs up."""
+    """The outcome of a request.
+
+    Attributes:
+      code: the gRPC name of the answer's status code. The code stays "CANCELLED" if the client
+        hangs up.
+    """
 
     code: str = "CANCELLED"
 

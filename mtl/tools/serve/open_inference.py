@@ -172,7 +172,8 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
 
     Args:
       answer: the outputs of the model.
-      document: the JSON object of the request, which says which outputs are sent as binary tensors.
+      document: the JSON object of the request. It chooses the outputs that are sent as binary
+        tensors.
 
     Returns:
       The body, and the size of the JSON at its start in bytes; None if the whole body is JSON.

@@ -305,7 +305,11 @@ def write_values(outputs: Mapping[str, np.ndarray]) -> str:
 
 
 def describe_status(states: Mapping[int, versions.State]) -> Any:
-    """Return a GetModelStatusResponse with the state of each version."""
+    """Return a GetModelStatusResponse with the state of each version.
+
+    Args:
+      states: {version: state}.
+    """
     response = get_model_status_pb2.GetModelStatusResponse()
     for number, state in states.items():
         status = response.model_version_status.add(version=number)

@@ -45,7 +45,15 @@ class Tensor(NamedTuple):
 
 
 def describe_shape(shape: Sequence[int | None] | None) -> str:
-    """Return a shape as text, such as `[rows, 3]`."""
+    """Return a shape as text.
+
+    Args:
+      shape: the length of each axis, with None for any length; None if the number of axes is
+        unknown.
+
+    Returns:
+      A text such as "[rows, 3]", or "any shape".
+    """
     if shape is None:
         return "any shape"
     axes = ["rows" if axis is None else str(axis) for axis in shape[:1]]

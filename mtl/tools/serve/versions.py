@@ -41,7 +41,13 @@ class _Failure(NamedTuple):
 
 
 class State(NamedTuple):
-    """The name of a version's state in TensorFlow Serving, and the reason for a failure."""
+    """The state of a version.
+
+    Attributes:
+      name: the name of the state in TensorFlow Serving: "LOADING", "AVAILABLE", "UNLOADING" or
+        "END".
+      reason: the reason why the version cannot be loaded; "" without a failure.
+    """
 
     name: str
     reason: str = ""
@@ -190,7 +196,11 @@ class Versions:
 
     @contextlib.contextmanager
     def hold(self, model: models.Model) -> Iterator[None]:
-        """Return a context that keeps a leased model open, even if the lease ends earlier."""
+        """Return a context that keeps a leased model open, even if the lease ends earlier.
+
+        Args:
+          model: a model from `lease`, whose lease has not yet ended.
+        """
         with self._lock:
             self._users[model] += 1
         with self._release_model(model):
@@ -230,7 +240,10 @@ class Versions:
             return dict(sorted(states.items(), reverse=True))
 
     def select_states(self, number: int | None) -> dict[int, State]:
-        """Return {version: its state} of one version, or of all for None.
+        """Return {version: its state}, from the newest version to the oldest.
+
+        Args:
+          number: the only version to return; None for all versions.
 
         Raises:
           RequestError: there is no such version.
@@ -252,5 +265,9 @@ class Versions:
 
 
 def make_loader(name: str) -> Callable[[int, str], Any]:
-    """Return a function that loads a version of a model from its number and its folder."""
+    """Return a function that loads a version of a model from its number and its folder.
+
+    Args:
+      name: the name of the model for clients.
+    """
     return lambda number, path: models.Model.load(name, number, path)

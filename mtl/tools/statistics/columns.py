@@ -83,7 +83,11 @@ class Base:
         self.broken = self.reason = ""
 
     def add(self, values: pa.Array) -> None:
-        """Add the values of rows. A null is a missing value."""
+        """Add the values of rows.
+
+        Args:
+          values: a value for each row, [N]. A null is a missing value.
+        """
         self.rows += len(values)
         if values.null_count:
             self.missing += values.null_count
@@ -170,7 +174,11 @@ class Text(Base):
         self._texts.add(values)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add texts that are already counted, {text: number of rows}."""
+        """Add texts that are already counted.
+
+        Args:
+          counts: {text: number of rows with the text}.
+        """
         if counts:
             # `Guessed` adds words that waited until the kind of the column was known.
             self.rows += sum(counts.values())

@@ -48,7 +48,11 @@ class Shift:
     noise: float
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the distance is above a threshold and above the noise."""
+        """Return True if the distance is above a threshold and above the noise; False for NaN.
+
+        Args:
+          threshold: a distance in [0, 1].
+        """
         return self.distance > max(threshold, self.noise)
 
     def describe(self) -> str:
@@ -94,7 +98,15 @@ class Difference:
         return math.inf if self.changed else max(distances, default=-1.0)
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return a text for each distance above a threshold and above its noise."""
+        """Return texts about the drift of the field.
+
+        Args:
+          threshold: a distance in [0, 1].
+
+        Returns:
+          The change of the type, if the type has changed, and a text for each distance above the
+          threshold and above its noise. [] without drift.
+        """
         failures = [self.changed] if self.changed else []
         return failures + [shift.describe() for shift in self.shifts if shift.exceeds(threshold)]
 
@@ -118,7 +130,15 @@ class Compared:
     added: Sequence[str]
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return a text for each field that has drifted or that the new data lack."""
+        """Return a text for each field that has drifted or that the new data lack.
+
+        Args:
+          threshold: the distance in [0, 1] above which a field drifts, if the distance also exceeds
+            its noise.
+
+        Returns:
+          Texts such as "'age': KS 0.31, by chance up to 0.02" or "'age' is lost"; [] without drift.
+        """
         failures = [f"{name!r} is lost" for name in self.lost]
         for difference in self.differences:
             texts = difference.list_failures(threshold)
@@ -295,9 +315,9 @@ def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the expected share of unknown values in new rows, and the error of this estimate.
 
     A model that was fitted to the old data may not know values that occur less than k times in the
-    old data. By Good's estimate, the values that occur r - 1 times in the old rows have a share of
-    the new rows that equals the old share of values that occur r times. So the share of unknown
-    values in new rows is the old share of values that occur up to k times.
+    old data. By Good's estimate, the share of the new rows with values that occur r - 1 times in
+    the old rows is the share of the old rows with values that occur r times. So the share of
+    unknown values in new rows is the share of the old rows with values that occur up to k times.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)

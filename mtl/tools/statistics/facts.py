@@ -90,7 +90,14 @@ class Column:
         return self.counted is None or self.counted.is_exact
 
     def list_frequent(self, most: int = _MOST_FREQUENT) -> list[tuple[str, int]]:
-        """Return the most frequent values as texts, with their counts."""
+        """Return the most frequent values with their counts.
+
+        Args:
+          most: the largest number of values to return.
+
+        Returns:
+          [(value as text, count)], the most frequent value first; [] if the values are not read.
+        """
         if self.texts is not None:
             return [(show_text(value), n) for value, n in self.texts.list_frequent(most)]
         if self.numbers is not None:
@@ -98,7 +105,15 @@ class Column:
         return []
 
     def show(self, value: int | float) -> str:
-        """Return a number of this column as text, or a time in ISO format."""
+        """Return a number of this column as text.
+
+        Args:
+          value: the number; for the kind "time", microseconds since 1970.
+
+        Returns:
+          All digits of an integer, six significant digits of a float, a time in ISO format, or ""
+          for NaN.
+        """
         if value != value:
             return ""
         if self.kind == TIME:
@@ -134,7 +149,8 @@ class Task:
     Attributes:
       rows: the number of rows.
       labelled: the number of rows with a label whose weight is above 0.
-      counts: {class: number of rows}; {} if the task has more than 1000 classes.
+      counts: {class: number of rows}; only the most frequent class if the task has more than 1000
+        classes, and {} if labels are numbers.
       mean: the mean of the labels; None if labels are classes.
       deviation: the standard deviation of the labels; None if labels are classes.
     """
@@ -152,7 +168,14 @@ def show_text(value: bytes) -> str:
 
 
 def show_time(microseconds: int | float) -> str:
-    """Return a time in ISO format; at midnight, return only the date."""
+    """Return a time in ISO format; at midnight, return only the date.
+
+    Args:
+      microseconds: the microseconds since 1970.
+
+    Returns:
+      The time, or a text such as "1e+20 us" for a time that is not in the years 1 to 9999.
+    """
     try:
         time = _FIRST_TIME + datetime.timedelta(microseconds=int(microseconds))
     except OverflowError:

@@ -210,7 +210,16 @@ def _add_gaps(column: columns_lib.Base, rows: int) -> None:
 
 
 def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Base:
-    """Return an object that collects the statistics of a column with an Arrow type."""
+    """Return an object that collects the statistics of a column with an Arrow type.
+
+    Args:
+      kind: the type of the column.
+      limits: the limits of memory.
+
+    Returns:
+      The object. For types whose values are not read, such as structs, it only counts missing
+      values.
+    """
     types = pa.types
     if types.is_dictionary(kind):
         return _Encoded(start_typed(kind.value_type, limits), kind.value_type)
@@ -243,7 +252,12 @@ class _Encoded(columns_lib.Base):
 
 
 def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield items that a thread reads ahead; raise an error of the thread."""
+    """Yield items that a thread reads ahead.
+
+    Args:
+      items: the items. If reading an item fails in the thread, this function yields the earlier
+        items, and then raises the error.
+    """
     item_queue: queue.Queue[tuple[str, Any]] = queue.Queue(_AHEAD)
     is_over = threading.Event()
     thread = threading.Thread(target=_read_into, args=(items, item_queue, is_over), daemon=True)

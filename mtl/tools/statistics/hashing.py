@@ -33,7 +33,11 @@ class Distinct:
         self._hashes = np.zeros([0], np.uint64)
 
     def add(self, hashes: np.ndarray) -> None:
-        """Add the hashes of values, uint64 [N]. Equal values have equal hashes, and count once."""
+        """Add the hashes of values.
+
+        Args:
+          hashes: uint64 [N]. Equal hashes count as the same value.
+        """
         if len(self._hashes) == _MOST:
             # Hashes above the largest stored hash cannot be among the smallest.
             hashes = hashes[hashes < self._hashes[-1]]

@@ -42,7 +42,12 @@ def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
 
 
 def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
-    """Return a serialized `Schema` that fits a data set, in the text or binary format."""
+    """Return a serialized `Schema` that fits a data set.
+
+    Args:
+      dataset: the statistics of the data set.
+      is_text: True for the text format of protocol buffers, False for the binary format.
+    """
     schema = schema_pb2.Schema()
     for column in dataset.columns.values():
         if column.kind != facts.OTHER:

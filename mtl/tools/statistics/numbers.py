@@ -92,7 +92,7 @@ class Numbers:
       greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: an upper bound of how much too low the count of a frequent number is.
+      lost: the largest possible error of the count of a frequent number, which may be too low.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -265,8 +265,8 @@ class Numbers:
     def find_quantiles(self, shares: Sequence[float]) -> list[int | float]:
         """Return quantiles of the finite numbers; NaN without numbers.
 
-        The quantile of a share is the least number such that at least this share of all numbers is
-        less or equal.
+        The quantile of a share is the least number x for which at least this share of all numbers
+        is at most x.
 
         Args:
           shares: shares in [0, 1]; the quantile of 0.5 is the median.

@@ -32,14 +32,29 @@ def shorten(text: str, most: int) -> str:
 
 
 def show_share(share: float) -> str:
-    """Return a share as a percentage; "" for 0 and NaN."""
+    """Return a share as a percentage.
+
+    Args:
+      share: the share, in [0, 1], or NaN.
+
+    Returns:
+      A text such as "12.5%" or "<0.1%"; "" for 0 and NaN.
+    """
     if share != share or not share:
         return ""
     return f"{share:.1%}" if share >= 0.001 else "<0.1%"
 
 
 def show_number(value: float) -> str:
-    """Return a number in few characters; "" for NaN."""
+    """Return a number in few characters.
+
+    Args:
+      value: the number.
+
+    Returns:
+      All digits of a whole number if they are not too many, and otherwise four significant digits;
+      "" for NaN.
+    """
     if value != value:
         return ""
     is_short = isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e9)
@@ -52,14 +67,29 @@ def show_distinct(column: facts.Column) -> str:
 
 
 def name_type(column: facts.Column) -> str:
-    """Return the type of a column as text, with the mean length of lists."""
+    """Return the type of a column as text, with the mean length of lists.
+
+    Args:
+      column: the statistics of the column.
+
+    Returns:
+      A text such as "int" or "list of int, 3.5 a row".
+    """
     if column.lengths is None or not column.lengths.count:
         return column.type_name
     return f"{column.type_name}, {column.lengths.mean:.3g} a row"
 
 
 def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
-    """Return the most frequent values of a column with their shares, as text."""
+    """Return the most frequent values of a column with their shares, as text.
+
+    Args:
+      column: the statistics of the column.
+      most: the largest number of values.
+
+    Returns:
+      A text such as "'Berlin' 50.0%, 'Rome' 12.5%"; "" if the values are not read.
+    """
     shares = []
     for value, count in column.list_frequent(most):
         is_text = column.texts is not None
@@ -238,7 +268,15 @@ def _tell_tasks(dataset: facts.Dataset) -> list[str]:
 
 
 def show_labels(task: facts.Task, most: int = 3) -> str:
-    """Return the shares of the most frequent classes, or the mean and deviation, as text."""
+    """Return the shares of the most frequent classes, or the mean and deviation, as text.
+
+    Args:
+      task: the statistics of the labels.
+      most: the largest number of classes.
+
+    Returns:
+      A text such as "cat 60.00%, dog 30.00% and 5 more classes" or "mean 3, deviation 1.5".
+    """
     if task.mean is not None and task.deviation is not None:
         return f"mean {show_number(task.mean)}, deviation {show_number(task.deviation)}"
     ranked = sorted(task.counts.items(), key=lambda item: -item[1])
@@ -277,7 +315,12 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
 
 
 def explain(threshold: float) -> str:
-    """Return the second half of a sentence, which explains when fields drift."""
+    """Return the end of a sentence that explains when fields drift.
+
+    Args:
+      threshold: the distance in [0, 1] above which a field drifts, if the distance also exceeds its
+        noise.
+    """
     return (
         f"they differ by more than {threshold:g} and by more than their noise. If rows are "
         f"independent, chance exceeds the noise in at most 1 of {1 / drift.CHANCE:.0f} comparisons."
@@ -319,7 +362,15 @@ def show_distance(value: float) -> str:
 
 
 def show_change(difference: drift.Difference) -> str:
-    """Return how a typical value changed: a mean, a range of times or the most frequent text."""
+    """Return how a typical value changed: a mean, a range of times or the most frequent text.
+
+    Args:
+      difference: the differences between two data sets in a field.
+
+    Returns:
+      A text such as "mean 3 -> mean 4", or a single value if it is the same in both data sets; ""
+      if the type changed, or if a data set has no values.
+    """
     before, after = difference.before, difference.after
     if difference.changed or facts.EMPTY in (before.kind, after.kind):
         return ""

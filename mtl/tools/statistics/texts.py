@@ -33,8 +33,8 @@ class Texts:
       count: the number of added texts.
       bytes: the number of bytes in all added texts.
       shortest: the number of bytes in the shortest text; 0 without a text.
-      longest: the number of bytes in the longest text.
-      lost: an upper bound of how much too low a count is; 0 if counts are exact.
+      longest: the number of bytes in the longest text; 0 without a text.
+      lost: the largest possible error of a count, which may be too low; 0 if counts are exact.
     """
 
     def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):

@@ -74,7 +74,14 @@ class Due(NamedTuple):
         return step % self.every == 0 if self.every else step in self.at
 
     def tell(self, step: tf.Tensor) -> tf.Tensor:
-        """Return a bool scalar: True if the action is due at a step, an int64 scalar in a graph."""
+        """Build a tensor that says whether the action is due.
+
+        Args:
+          step: the global step, an int64 scalar of the graph.
+
+        Returns:
+          A bool scalar: True if the action is due at the step.
+        """
         if self.every:
             return tf.equal(step % self.every, 0)
         # The list of steps becomes a constant of the graph.

@@ -44,7 +44,16 @@ def draw_scalar(tag: str, value: tf.Tensor) -> tf.Tensor:
 
 
 def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Join serialized summaries. Concatenated protocol buffers are parsed as one message."""
+    """Join serialized summaries.
+
+    Concatenated protocol buffers are parsed as one message.
+
+    Args:
+      summaries: string scalars.
+
+    Returns:
+      A string scalar; "" without summaries.
+    """
     return tf.strings.join(list(summaries)) if summaries else tf.constant("")
 
 

@@ -29,7 +29,13 @@ _COLOR = np.array([27, 108, 168])
 
 
 class Picture(NamedTuple):
-    """A picture in PNG format, with its size in pixels."""
+    """A picture in PNG format.
+
+    Attributes:
+      width: the width in pixels.
+      height: the height in pixels.
+      png: the content of the PNG file.
+    """
 
     width: int
     height: int

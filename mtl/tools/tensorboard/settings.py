@@ -110,7 +110,12 @@ class Items:
         return [name for name in names if getattr(self, name) is not False]
 
     def due_of(self, name: str, every: int) -> due.Due:
-        """Return the steps at which an enabled item is due; True means every `every` steps."""
+        """Return the steps at which an item is due.
+
+        Args:
+          name: the name of an item that is switched on.
+          every: the number of steps between two due steps if the setting of the item is True.
+        """
         steps = due.Due.from_setting(getattr(self, name), every)
         assert steps is not None
         return steps

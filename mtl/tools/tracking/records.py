@@ -76,7 +76,12 @@ class Record:
         return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
-        """Return folder and destination of the stored id if it belongs to another run, else ""."""
+        """Say how the stored id differs from an id of this run.
+
+        Returns:
+          The folder and the destination that are stored with the id, as text, if they differ from
+          this run; "" if neither differs.
+        """
         content = self._read("run")
         stored = {
             name: _mask_value(content.get(name, own_value))

@@ -113,7 +113,12 @@ class Reporter:
         self._add_report(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file or a folder to the tracked run. The tracker reads it later."""
+        """Add a file or a folder to the tracked run. The tracker reads it later.
+
+        Args:
+          path: the path of the file or folder.
+          folder: the folder in the tracked run; "" for its top folder.
+        """
 
         def act(tracked: types.TrackedRun) -> None:
             tracked.add_file(path, os.path.join(self.record.read_part(), folder).rstrip("/"))
@@ -272,7 +277,12 @@ class Reporters:
         return bool(self._all)
 
     def prepare(self, is_new: bool) -> None:
-        """Forget the ids of an earlier run in the folder if a new run begins."""
+        """Forget the ids of an earlier run in the folder if a new run begins.
+
+        Args:
+          is_new: True if a new run begins; False if a run continues, which only forgets ids that
+            belong to another folder or destination.
+        """
         for reporter in self._all:
             other = reporter.record.tell_other()
             # A copy of a folder holds the id of the original run, which the copy must not continue.
@@ -288,12 +298,23 @@ class Reporters:
             reporter.start(run)
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of a step, unless the step is already reported."""
+        """Report the metrics of a step, unless the step is already reported.
+
+        Args:
+          stream: "train", "eval" or "eval_<split>"; names of metrics begin with the stream.
+          step: the global step.
+          metrics: {name: value}.
+        """
         for reporter in self._all:
             reporter.log(stream, step, metrics)
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file to the tracked runs if the file exists."""
+        """Add a file to the tracked runs if the file exists.
+
+        Args:
+          path: the path of the file or folder.
+          folder: the folder in the tracked runs; "" for their top folder.
+        """
         if self._all and tf.io.gfile.exists(path):
             for reporter in self._all:
                 reporter.add_file(path, folder)
@@ -309,7 +330,14 @@ class Reporters:
         return any(reporter.is_waiting for reporter in self._all)
 
     def close(self, state: str | None) -> list[str]:
-        """End the tracked runs in parallel; return a line for each tracker that lost reports."""
+        """End the tracked runs in parallel.
+
+        Args:
+          state: the final state of the run; None to leave the state unchanged.
+
+        Returns:
+          A line for each tracker that lost reports; [] if no report is lost.
+        """
         threads = []
         lines: list[list[str]] = [[] for _ in self._all]
 

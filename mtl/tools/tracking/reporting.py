@@ -53,7 +53,7 @@ class Reporting:
 
 
 class Report(types.RunObserver):
-    """Reports what one process of a training does to trackers.
+    """Reports the work of one process of a training to trackers.
 
     Args:
       run: the training. The chief begins and ends the tracked run; an evaluator adds metrics.

@@ -7,6 +7,10 @@ are built in advance. Clients read the replies, and parse the replies of gRPC. F
 tensors, to the signature `raw`.
 
     python -m benchmarks.server --models digits,wide
+
+With --triton, Triton serves the same export in the environment of `tests.clients.triton`, and a
+client there asks it by gRPC: after the other sides of a batch size, and in turns with 32 clients.
+Triton's packages have no backend of TensorFlow, so its Python backend calls the signature.
 """
 
 import asyncio
@@ -14,12 +18,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -33,6 +38,8 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from benchmarks import overhead, rows
 from mtl import networks, verbs
 from mtl.configs import config
+from tests.clients import environments, triton
+from tests.files import object_servers
 
 _MODELS = flags.DEFINE_list("models", ["digits", "wide"], "Models to serve: digits, wide.")
 _CALLS = flags.DEFINE_integer("calls", 100, "Timed calls for each protocol and batch size.", 1)
@@ -40,10 +47,16 @@ _ROUNDS = flags.DEFINE_integer("rounds", 3, "Turns of the 32 clients on each ser
 _SINGLE_ROWS = flags.DEFINE_integer(
     "single_rows", 2000, "The number of single-row requests in a turn.", 1
 )
+_TRITON = flags.DEFINE_boolean("triton", False, "Also measure Triton.")
 
 _BATCHES = (1, 32, 512)
 _CLIENTS = 32
+# Flags of the two servers: the first joins requests.
+_JOINING = ("--batching", "--nobatching")
 _WIDE = [2048, 2048, 1024]
+# As long as `launch.serve` waits by default.
+_JOINED_MICROS = 1000
+_TRITON_SCRIPT = pathlib.Path(__file__).with_name("triton_raw.py")
 _ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)/v1/models/(\S+):predict\n.*gRPC +(\S+)", re.S)
 
 
@@ -104,8 +117,45 @@ def serve(folder: str, *args: str) -> Iterator[Server]:
             if line.startswith("Stop it"):
                 break
         rest, model, address = _ADDRESS.search(text).groups()
-        yield Server(rest, address, model)
-        process.terminate()
+        try:
+            yield Server(rest, address, model)
+        finally:
+            process.terminate()
+
+
+class Triton:
+    """Triton serving an export while a context is open, and clients that run in its environment."""
+
+    def __init__(self, path: str, inputs: Mapping[str, np.ndarray], folder: str, micros: int):
+        self._command = [triton.build(str(environments.find_folder("triton"))), str(_TRITON_SCRIPT)]
+        self._rows, self._port = os.path.join(folder, "rows.npz"), object_servers.find_port()
+        np.savez(self._rows, **inputs)
+        http_port = object_servers.find_port()
+        command = [*self._command, "serve", path, *map(str, (self._port, http_port, micros))]
+        log = pathlib.Path(folder, f"triton_{micros}.log")
+        self._running = triton.run(command, http_port, ["raw"], log)
+
+    def __enter__(self) -> "Triton":
+        self._running.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+
+    def time_calls(self, size: int) -> np.ndarray:
+        """Return the seconds of each call with a batch of this size."""
+        return np.array(self._ask("ask", _CALLS.value, size)[str(size)])
+
+    def measure_rows(self) -> float:
+        """Return the rows per second of 32 clients that send single rows."""
+        return self._ask("crowd", _SINGLE_ROWS.value, _CLIENTS)
+
+    def _ask(self, verb: str, *args: int) -> Any:
+        command = [*self._command, verb, str(self._port), self._rows, *map(str, args)]
+        environ = environments.environ()
+        environ.pop("PYTHONPATH")
+        run = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True)
+        return json.loads(run.stdout)
 
 
 def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
@@ -121,7 +171,11 @@ def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
 
 
 def measure_batches(
-    model: str, path: str, inputs: Mapping[str, np.ndarray], server: Server
+    model: str,
+    path: str,
+    inputs: Mapping[str, np.ndarray],
+    server: Server,
+    rival: Triton | None = None,
 ) -> None:
     """Print a line of latencies for each batch size and protocol."""
     function = tf.saved_model.load(path).signatures["raw"]
@@ -141,6 +195,8 @@ def measure_batches(
                 "REST": lambda request=text: session.post(server.url, request, timeout=60).content,
             }
             times = time_calls(sides)
+            if rival is not None:
+                times["Triton"] = rival.time_calls(size)
             for name, secs in times.items():
                 p50, p99 = np.percentile(secs, [50, 99])
                 share = np.median(times["tf.function"]) / p50
@@ -188,26 +244,52 @@ async def measure_rows(inputs: Mapping[str, np.ndarray], server: Server) -> dict
     return speeds
 
 
+def measure_crowds(
+    model: str,
+    inputs: Mapping[str, np.ndarray],
+    servers: Sequence[Server],
+    rivals: Sequence[Triton],
+) -> None:
+    """Print a line for each protocol: single rows joined by the server, and each alone.
+
+    Args:
+      model: the name of the model.
+      inputs: rows, of which the first is sent.
+      servers: the server that joins requests, and the server that does not.
+      rivals: the same two of Triton, or none.
+    """
+    speeds: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(_ROUNDS.value):
+        joined, alone = (asyncio.run(measure_rows(inputs, server)) for server in servers)
+        for name in joined:
+            speeds.setdefault(name, []).append((alone[name], joined[name]))
+        if rivals:
+            together, single = (rival.measure_rows() for rival in rivals)
+            speeds.setdefault("Triton", []).append((single, together))
+    for name, pairs in speeds.items():
+        gain = np.median([b / a for a, b in pairs])
+        alone, together = np.median(pairs, axis=0)
+        print(f"{model:<9}{name:<36}{alone:>9,.0f}{together:>9,.0f}{gain:>9.2f}")
+
+
 def main() -> None:
     """Print a table of batches and a table of single rows for each model."""
     for model in _MODELS.value:
         with tempfile.TemporaryDirectory() as folder:
             versions, inputs = export(model, folder)
             version = max(name for name in os.listdir(versions) if name.isdigit())
-            with serve(versions) as batching, serve(versions, "--nobatching") as single:
+            path = os.path.join(versions, version)
+            with contextlib.ExitStack() as stack:
+                servers = [stack.enter_context(serve(versions, flag)) for flag in _JOINING]
+                rivals = [
+                    stack.enter_context(Triton(path, inputs, folder, micros))
+                    for micros in (_JOINED_MICROS, 0)
+                    if _TRITON.value
+                ]
                 print("model    batch  side           p50, ms  p99, ms     rows/s    share")
-                measure_batches(model, os.path.join(versions, version), inputs, batching)
+                measure_batches(model, path, inputs, servers[0], *rivals[:1])
                 print("model    32 clients of single rows, rows/s    alone   joined     gain")
-                speeds: dict[str, list[tuple[float, float]]] = {"gRPC": [], "REST": []}
-                for _ in range(_ROUNDS.value):
-                    alone = asyncio.run(measure_rows(inputs, single))
-                    together = asyncio.run(measure_rows(inputs, batching))
-                    for name, pairs in speeds.items():
-                        pairs.append((alone[name], together[name]))
-                for name, pairs in speeds.items():
-                    gain = np.median([b / a for a, b in pairs])
-                    alone, together = np.median(pairs, axis=0)
-                    print(f"{model:<9}{name:<36}{alone:>9,.0f}{together:>9,.0f}{gain:>9.2f}")
+                measure_crowds(model, inputs, servers, rivals)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mtl import checks
 from mtl.deferred import tf
@@ -48,6 +48,25 @@ def serve(python: str, export: odd_export.Export, log: pathlib.Path) -> Iterator
     """Give http://HOST:PORT/v2 of a Triton that serves an export."""
     http_port, grpc_port = object_servers.find_port(), object_servers.find_port()
     command = [python, str(_SCRIPT), export.path, str(http_port), str(grpc_port)]
+    with run(command, http_port, list(map(_name_model, export.signatures)), log) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def run(
+    command: Sequence[str], http_port: int, models: Sequence[str], log: pathlib.Path
+) -> Iterator[str]:
+    """Run a program that serves models by Triton while the context is open.
+
+    Args:
+      command: the program and its arguments.
+      http_port: the port on which it serves HTTP.
+      models: the models that have to be ready before the context starts.
+      log: a file for what the program prints.
+
+    Yields:
+      http://HOST:PORT/v2.
+    """
     # The backend loads the libpython of its own Python, which is not on the path of libraries.
     libraries = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH", "")]
     environ = environments.environ() | {"LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
@@ -56,8 +75,8 @@ def serve(python: str, export: odd_export.Export, log: pathlib.Path) -> Iterator
         process = subprocess.Popen(command, env=environ, stdout=file, stderr=file)
         try:
             address = f"http://127.0.0.1:{http_port}/v2"
-            for signature in export.signatures:
-                _wait(process, f"{address}/models/{_name_model(signature)}/ready", log)
+            for model in models:
+                _wait(process, f"{address}/models/{model}/ready", log)
             yield address
         finally:
             process.terminate()

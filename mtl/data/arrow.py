@@ -85,9 +85,9 @@ class Arrow(types.Source):
       cells: settings for texts, as in `frames.Frames`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
-        shuffled well only if a window holds many blocks. None means all rows if the split fits into
-        half of the memory, and otherwise 500,000 rows. Set the window if the memory of the workers
-        differs, because all workers need the same window.
+        shuffled well only if a window holds many blocks. With None, a split that fits into half of
+        the memory is kept as a whole, and for a larger split, the window has 500,000 rows. Set the
+        window if the memory of the workers differs, because all workers need the same window.
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden. The first row of
         the sheet names the columns.
     """
@@ -193,7 +193,8 @@ class Arrow(types.Source):
     def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
         """Return {field: values} for each part of the files of a split.
 
-        The caller keeps the values in memory, so this method frees an earlier copy of the split.
+        The caller keeps the values in memory, so this method first frees the copy of the split that
+        `decode` may have cached.
 
         Raises:
           UserError: a file is damaged, lacks a column, or has a column of another type than the
@@ -361,7 +362,7 @@ def to_table(
     """Convert an Arrow table so that its values mean the same as in a DataFrame.
 
     Args:
-      place: the file and its part, for errors.
+      place: the names of the file and of its part, with which error messages begin.
       table: the rows.
       column_names: {field: column}.
       fields: {name: field}.
@@ -485,7 +486,7 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     """Read some columns of a part of a file.
 
     Args:
-      path: the file, for the error.
+      path: the path of the file, which the error message names.
       part: the part of the file.
       columns: the names of the columns.
 
@@ -499,7 +500,7 @@ def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema)
     """Fail unless a file has exactly one column of each name.
 
     Args:
-      path: the file, for errors.
+      path: the path of the file, which error messages name.
       column_names: {field: column}.
       schema: the schema of the file.
 

@@ -142,7 +142,7 @@ class Windowed:
         """Fail if the windows of a process need more memory than the process may use.
 
         Args:
-          where: the setting, for the error.
+          where: the name of the setting, with which the error message begins.
           plan: the order of the rows.
           num_shards: the number of processes, which share the rows of a window.
 
@@ -159,10 +159,10 @@ class _WindowReader:
 
     Args:
       plan: the order.
-      layout: the layout of the fields.
+      layout: the positions of the fields in memory.
       fields: {name: field}.
       blocks: the blocks.
-      positions: the places in a batch that this process reads, int64 [P].
+      positions: the positions in a batch whose rows this process reads, int64 [P].
       make_rows: returns the rows of a window with this layout, given {field: their values}.
     """
 

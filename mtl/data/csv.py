@@ -310,7 +310,8 @@ class Csv(types.Source):
         """Return the texts that mark an absent value of a field.
 
         Args:
-          field: the field. If it is a single text without a default, an empty text is not a mark.
+          field: the field. For a field of a single text without a default, the empty text is no
+            mark but a value.
         """
         is_text = field.dtype == "string" and not field.shape and field.is_required
         marks = (*self.missing, *self.missing_in.get(field.column, ()))
@@ -319,7 +320,8 @@ class Csv(types.Source):
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
         """Return the form in which the file writes the numbers of a field; None for plain values.
 
-        Values and weights of a list in one column have a form that extracts them from a text.
+        If a list and its weights share one column, the form extracts either the values or the
+        weights from a text such as a:0.3|b:0.7.
 
         Raises:
           UserError: `number_forms` names the field, but the field does not hold single numbers.
@@ -481,7 +483,7 @@ def _to_text(default: Any) -> str:
 
 
 def _to_plain(texts: tf.Tensor, form: written_numbers.Form) -> tf.Tensor:
-    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts."""
+    """Rewrite numbers in the format `form` as plain numbers; append `form.mark` to other texts."""
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = tf.strings.regex_replace(plain, pattern, replacement)
@@ -526,8 +528,8 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
     """Return a tensor that is True if all texts [N] match a pattern.
 
-    A single match of the joined texts is much faster than N matches. A text with a line break may
-    match as two texts, but TensorFlow refuses it as a number.
+    One match against the joined texts is much faster than N matches, one for each text. A text with
+    a line break may match as two texts, but TensorFlow refuses it as a number.
     """
     text = tf.strings.reduce_join(texts, separator="\n")
     return tf.strings.regex_full_match(text, rf"(?:{pattern}(?:\n{pattern})*)?")

@@ -82,7 +82,8 @@ class Arrow(types.Source):
         get a text column `year`.
       data_dir: the folder in which relative paths start; "" is the current folder.
       rename: {field: column}, if the column has another name than the field.
-      cells: settings for texts, as in `frames.Frames`.
+      cells: the settings by which texts are read, such as the marks of absent values; see
+        `frames.Table`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
         shuffled well only if a window holds many blocks. With None, a split that fits into half of

@@ -54,8 +54,9 @@ class _Numbers(NamedTuple):
 
 
 class Coding:
-    """Turns texts into numbers and looks up ids; the fields with one value in a row share two
-    matrices.
+    """Replaces texts by numbers, and looks up ids of values.
+
+    All fields with a single value in each row share two matrices: one of numbers, and one of ids.
 
     Args:
       spec: the fields of the rows.

@@ -41,7 +41,8 @@ class DrawnItems:
     items.
 
     Attributes:
-      num: the number of items drawn for a batch, over all replicas and workers.
+      num: the number of items drawn for a batch, over all replicas and workers: a multiple of the
+        number of parts into which all processes together cut a batch.
       features: the features of an item, which must be equal in all rows of the item.
       power: the exponent of the counts, in [0, 1].
     """
@@ -99,13 +100,13 @@ class DrawnItems:
     ) -> tf.data.Dataset:
         """Append rows of drawn items to each part of a batch.
 
-        The label field `drawn_field(task)` holds the items of the appended rows alone. `num` must be
-        a multiple of the number of parts of all processes together.
+        The label field `drawn_field(task)` names an item only in the appended rows.
 
         Args:
+          task: the name of the head.
           batches: (features, labels) of this process, with a static number of rows.
-          reading: the seed, the first step, the number of parts of a batch, and the statistics,
-            which list the items.
+          spec: the fields of the rows.
+          reading: the seed, the first step, the parts of a batch, and the statistics of the items.
 
         Returns:
           Batches with `num / reading.num_shards` additional rows.

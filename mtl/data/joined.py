@@ -44,13 +44,13 @@ class _Table(NamedTuple):
     """Fields of a table in memory.
 
     Attributes:
-      where: the name of the table in errors.
+      where: the name of the table in error messages.
       places: {text of a key: row number}.
       num_rows: the number of rows.
       fields: {name: field}.
       values: {name: values of all rows}; an additional last row holds the defaults.
-      rows: the same values, prepared to take batches of rows fast.
-      required: a field without a default; "" if all fields have a default.
+      rows: `values` in a form from which batches of rows are gathered fast; None without fields.
+      required: the name of a field without a default; "" if all fields have a default.
     """
 
     where: str
@@ -105,7 +105,7 @@ class _Table(NamedTuple):
         return rows
 
     def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
-        """Return {name: [B, ...]}; `find` turns keys or numbers [B] into rows of the table."""
+        """Return {name: [B, ...]}; `find` turns `keys` into row numbers of the table, [B]."""
         rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
         # The result of a Python function has no static shape.
         rows.set_shape(keys.shape)

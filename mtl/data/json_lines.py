@@ -45,18 +45,19 @@ class Each(Protocol):
     """A function that maps another function over rows; its ValueError names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-        """Return the results for B rows."""
+        """Return the results of `make` for B rows."""
 
 
 @checks.dataclass
 class JsonLines(types.Source):
     """A source that reads JSON lines.
 
-    An object holds a value or a list for each field. If a field is null or lacking, its value is
-    absent: a value becomes the default, a list becomes empty, and a label becomes a missing label.
-    A field that none of the first 1,000 objects has is an error. Other keys of an object are
-    ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. At the
-    first use of a compressed file, the process reads the whole file to check that it is complete.
+    An object holds a value or a list for each field. A field that is null or lacking is absent. An
+    absent value becomes the default of the field, an absent list becomes empty, and an absent label
+    becomes a missing label. A field that none of the first 1,000 objects has is an error. Other
+    keys of an object are ignored. A number may be in quotes. A text such as "a|b" in place of a
+    list is an error. At the first use of a compressed file, the process reads the whole file to
+    check that it is complete.
 
     Python parses all lines in every epoch. With `Pipeline.cache = True`, Arrow parses the lines
     once. If Arrow would read a line differently from Python, such as a number in quotes, Python
@@ -240,7 +241,7 @@ def read_columns(
       lines: the text of each object.
       fields: {name: field}.
       counted: {field of counts: field of nested lists}, as in `Spec.counted`.
-      each: maps a function over the rows.
+      each: a function that maps another function over the rows, and names the row of an error.
     """
     columns: dict[str, Values] = {}
     for name, field in fields.items():
@@ -325,7 +326,7 @@ def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
     """Return the number of values in each item of a nested list in an object.
 
     Raises:
-      ValueError: the object holds other counts.
+      ValueError: the object also contains these counts, and they differ from the nested list.
     """
     name, counts = (
         spec_lib.counts_name(field.name),

@@ -102,7 +102,8 @@ class Mixture(types.Source):
         A source that is not named has all labels.
       absent_features: {name: features that the source lacks}; an absent feature gets its default,
         and an absent list is empty.
-      splits: {split: sources that have the split}; all sources must have a split that is not named.
+      splits: {split: names of the sources that have the split}. A split that is not a key here must
+        be in all sources.
       name_field: a "string" field that holds the name of the source of each row. If the field is in
         `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
         contain the field. None adds no field.
@@ -307,8 +308,8 @@ class Mixture(types.Source):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[dict[str, packed.Values]]:
         """Yield {field: its values in the rows of a source} for each source of a split.
 
-        The caller keeps the values, so this method drops the copy of the split from an earlier
-        pass.
+        The caller keeps the values in memory, so this method first frees the copy of the split that
+        `decode` may have cached.
 
         Raises:
           UserError: a source lacks a field, a record is malformed, or the rows do not fit into
@@ -351,11 +352,11 @@ class Mixture(types.Source):
         """Return the sources of a split.
 
         Args:
-          split: a split of all or of some sources, such as "test". Or a split of a single source,
-            such as "ratings/test".
+          split: a split that all or some sources have, such as "test"; or a split of a single
+            source, such as "ratings/test".
 
         Returns:
-          The sources in the order of the settings. The sources need not have the split.
+          The sources in the order of the settings. A source is listed even if it lacks the split.
         """
         name, _, source_split = split.partition("/")
         # "ratings/test" names a split of one source, but other split names may also have a slash.
@@ -375,7 +376,8 @@ class Mixture(types.Source):
           spec: the specification of all fields.
 
         Returns:
-          The specification is None if the source lacks all fields.
+          The specification and the constant values. The specification is None if the source lacks
+          all fields.
 
         Raises:
           UserError: the source lacks a feature without a default.

@@ -82,10 +82,10 @@ def find_default(field: spec_lib.Field, row: int) -> Any:
 
     Args:
       field: the field.
-      row: the number of the row, for the error.
+      row: the number of the row, which the error contains.
 
     Returns:
-      The default; "" for a single text without a default.
+      The default of the field; "" for a field of a single text without a default.
 
     Raises:
       BadValueError: the field has no default.

@@ -68,8 +68,8 @@ class Epochs(types.RowOrder):
 
     Args:
       rows: the row numbers of a split, int64 [N].
-      seed: the seed of the order.
-      batch_size: the rows of a batch over all workers.
+      seed: the seed of the random order of the rows.
+      batch_size: the number of rows in a batch over all workers.
       is_shuffled: False keeps the order of the rows.
     """
 
@@ -117,7 +117,7 @@ def take_batches(
 
     Args:
       row_order: gives the row numbers of each batch.
-      batch_size: the rows of a batch over all workers.
+      batch_size: the number of rows in a batch over all workers.
       start_step: the step of the first batch; a late start costs no time.
       num_shards: the number of workers, which get equal shares of every batch.
       shard: the index of this worker, from 0.

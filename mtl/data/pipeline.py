@@ -440,8 +440,8 @@ class Pipeline:
 
         Args:
           split: the split.
-          batch_size: the rows of a batch over all workers.
-          seed: the seed of the order.
+          batch_size: the number of rows in a batch over all workers.
+          seed: the seed of the random order of the rows.
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1

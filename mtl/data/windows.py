@@ -62,9 +62,9 @@ class Plan:
 
     Attributes:
       sizes: the number of rows of each block.
-      batch_size: the rows of a batch over all processes.
+      batch_size: the number of rows in a batch over all processes.
       window: the number of rows in the windows of all lanes together.
-      seed: the seed of the order.
+      seed: the seed of the random order of the rows.
       is_shuffled: False keeps the order of the rows.
     """
 

@@ -60,9 +60,9 @@ class _Mixing(types.Mixing):
 class Mixup(_Mixing):
     """`x = l x_i + (1 - l) x_j` and `loss = l loss_i + (1 - l) loss_j`, l ~ Beta(alpha, alpha).
 
-    H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
-    2018, arXiv:1710.09412. As in the authors' code, all rows of a slice have the same l. Mixup
-    works for any encoded column: images, numbers, vectors of tokens.
+    Zhang, Cisse, Dauphin, and Lopez-Paz, "mixup: Beyond Empirical Risk Minimization", 2018,
+    arXiv:1710.09412. As in the authors' code, all rows of a slice have the same mixing share l.
+    Mixup works for any encoded column: images, numbers, vectors of tokens.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
@@ -91,7 +91,7 @@ class CutMix(_Mixing):
     The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). The
     middle of the box is any pixel, and parts outside the image are cut off. The loss of the image's
     original labels has the weight 1 minus the share of the image that the box covers. As in the
-    authors' code, all rows of a slice have the same box. S. Yun et al., "CutMix: Regularization
+    authors' code, all rows of a slice have the same box. Yun et al., "CutMix: Regularization
     Strategy to Train Strong Classifiers with Localizable Features", 2019, arXiv:1905.04899.
 
     Attributes:
@@ -146,7 +146,7 @@ def cut_box(
     """Compute which pixels of an image the box of CutMix covers.
 
     Args:
-      share: l, a scalar in [0, 1].
+      share: l, the share of the image that stays outside of the box, a scalar in [0, 1].
       place: the middle of the box, as two shares in [0, 1) of the height and the width.
       height: H.
       width: W.

@@ -278,7 +278,8 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
       rows: the indices of the lists to find, int64 [B].
 
     Returns:
-      The positions of all values of these lists, and the row splits of these lists, int64 [B + 1].
+      The positions of all values of the chosen lists in the flat array, and the row splits of the
+      chosen lists, int64 [B + 1].
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)

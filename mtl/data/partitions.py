@@ -93,7 +93,7 @@ def read_keys(path: str) -> dict[str, str | None]:
       path: the path of a file; the name of the file itself is not read.
 
     Returns:
-      {column: text}; None in place of a text is a null. {} if no folder names a column.
+      {column: text, or None for a null}; an empty dict if no folder names a column.
     """
     pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
     values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}

@@ -101,14 +101,14 @@ class Pipeline:
         Sources that hold their rows in memory, such as `arrow.Arrow`, shuffle all rows without a
         buffer.
       cache: True lets each process decode the whole training split once, when it starts, and keep
-        the rows in memory. Training then shuffles all rows in every epoch, for any `shuffle_buffer`
-        except 1, which keeps the order. Checkpoints hold no rows, and a run can continue with
-        another number of workers. If records name files, or if you wrote a sampler without
-        `types.RowSampler`, each process keeps the raw records of its shard instead. The default is
-        False, because a split may exceed the memory.
+        the rows in memory. With `cache`, training shuffles all rows in every epoch, for any
+        `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and
+        a run can continue with another number of workers. If records name files, or if you wrote a
+        sampler without `types.RowSampler`, each process keeps the raw records of its shard instead.
+        The default is False, because a split may exceed the memory.
       sampler: `sampling.Power` sets how often training draws the rows of each class;
-        `whole_groups.WholeGroups` keeps the rows of a group in one batch. None draws each row once
-        in an epoch (instance-balanced sampling).
+        `whole_groups.WholeGroups` keeps the rows of a group in one batch. Without a sampler (None),
+        training draws each row once in an epoch (instance-balanced sampling).
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -248,7 +248,8 @@ class Pipeline:
     def starts_anywhere(self) -> bool:
         """True if training can start at any step without a saved state of the input.
 
-        In this case, the rows of all batches do not depend on the number of workers.
+        If training can start at any step, the rows of a batch do not depend on the number of
+        workers.
         """
         return self._keeps_rows or self._is_numbered(self.train_split)
 
@@ -342,7 +343,7 @@ class Pipeline:
 
     @property
     def order_field(self) -> str | None:
-        """The field by which the sampler orders numbered rows; None if there is no field."""
+        """The field by which the sampler orders row numbers; None if the sampler needs no field."""
         if self.sampler is None:
             return None
         return types.read_member(self.sampler, types.RowSampler, "order_field")
@@ -390,7 +391,7 @@ class Pipeline:
 
     @functools.cached_property
     def _row_source(self) -> types.Source:
-        """The source of rows by number: `source`, or its decoded rows in memory with `cache`."""
+        """The source from which rows are taken by number: `source`, or its rows in memory."""
         if self._orders_itself or not self._keeps_rows:
             return self.source
         if self._list_blocks(self.train_split) is not None:
@@ -484,8 +485,8 @@ class Pipeline:
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer cannot fit into the memory.
 
-        Training batches are always full. Batches of evaluation may be smaller, so for evaluation
-        only the memory counts that TensorFlow reserves for records.
+        Training batches are always full. Batches of evaluation may be smaller, so for evaluation,
+        this method counts only the memory that TensorFlow reserves for the records of a batch.
 
         Args:
           batch_size: the number of rows of a batch in this process.
@@ -526,7 +527,7 @@ class Pipeline:
           split: the split whose first row is measured.
 
         Returns:
-          The pipeline; `self` if the split is empty, or its first row is bad.
+          The pipeline with larger batches; `self` if the split is empty, or its first row is bad.
         """
         first = next((row for _, row in self.source.scan(split, self.spec)), "")
         if isinstance(first, str):  # The split is empty, or the first row is bad.
@@ -541,7 +542,8 @@ class Pipeline:
     def keep_labels(self) -> Pipeline:
         """Return a pipeline with all labels but the fewest features, for a pass over labels.
 
-        The remaining features are `Spec.keys`, which heads also read, or else the first feature.
+        The features in `Spec.keys`, which heads also read, remain; without such keys, only the
+        first feature remains.
         """
         names = self.spec.keys or list(self.spec.features)[:1]
         # A source can split a list with weights only if the Spec has both the values and the
@@ -555,7 +557,8 @@ class Pipeline:
     def keep_fields(self, names: Sequence[str]) -> Pipeline:
         """Return a pipeline with all features, and with the labels and other columns in `names`.
 
-        Other columns are read as text; only sources with named columns have them.
+        A name that is not a field of the Spec is a column of the source, which is read as text.
+        Only a source with named columns has such columns.
 
         Raises:
           UserError: the records lack a field.
@@ -667,7 +670,7 @@ class Pipeline:
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
-        """The shards that certainly hold a record, because each check may take long."""
+        """The shards in which a record was found, so that each shard is checked only once."""
         return set()
 
     def _require_record(
@@ -692,8 +695,8 @@ class Pipeline:
         Args:
           error: the error.
           split: the split.
-          heads: the heads, which check labels.
-          columns: the columns, which check features.
+          heads: the heads, whose `check` finds bad labels.
+          columns: the columns, whose `check` finds bad features.
 
         Returns:
           A message about the first bad record; None if no record explains the error.
@@ -790,8 +793,8 @@ def read_split(
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
     """Return a dataset whose iterator reads all records when it starts, and keeps them in memory.
 
-    A checkpoint of such an iterator holds only a position. Records with lists of different lengths
-    need `Dataset.cache`, with which a checkpoint holds all records.
+    A checkpoint of the iterator contains only a position, not the records. Records with lists of
+    different lengths need `Dataset.cache`; in this case, a checkpoint contains all records.
     """
     together = read(tf.int64.max)
     if source_lib.is_ragged(together):

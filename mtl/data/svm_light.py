@@ -6,7 +6,8 @@ spec.Spec.labels = {"label": "int64", "qid": "int64"}
 
     2 qid:10 1:0.5 3:1.2 # document 7
 
-If there are many indexes, but only a few in each row, read a list of ids with weights:
+If there are many different indexes, but only a few in each row, read each row as a list of ids with
+weights:
 
 spec.Spec.features = {"features": ("int64", (None,)), "features/weights": ("float32", (None,))}
 """
@@ -39,8 +40,8 @@ class Row(NamedTuple):
     Attributes:
       label: the label as a text.
       group: the group as a text, or None.
-      indexes: the indexes of the pairs as in the line, int64 [n].
-      numbers: the numbers of the pairs, float32 [n].
+      indexes: the indexes in the line, int64 [n].
+      numbers: the number behind each index, float32 [n].
     """
 
     label: str
@@ -53,10 +54,11 @@ class Row(NamedTuple):
 class SvmLight(types.Source):
     """A source that reads lines such as `2 qid:10 1:0.5 3:1.2 # a remark`.
 
-    The Spec decides how a row is read. A vector has the size in the Spec, and 0 for each index that
-    the line lacks. A list holds the indexes in the line, with the numbers as weights, for
-    `features.Weighted`. Indexes must increase. Python parses the lines, so set
-    `Pipeline.cache = True` to parse each line only once.
+    The Spec decides whether a row is read as a vector or as a list. A vector has the size in the
+    Spec, and 0 for each index that the line lacks. A list contains the indexes in the line, and the
+    numbers behind the indexes are the weights of the list, as `features.Weighted` needs them.
+    Indexes must increase. Python parses the lines, so set `Pipeline.cache = True` to parse each
+    line only once.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -200,11 +202,11 @@ class SvmLight(types.Source):
 
 
 def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row:
-    """Return the row of a line.
+    """Parse a line of an SVMlight file.
 
     Args:
-      line: such as b"2 qid:10 1:0.5 3:1.2 # a remark".
-      last_index: the largest index; None leaves out all pairs.
+      line: a line, such as b"2 qid:10 1:0.5 3:1.2 # a remark".
+      last_index: the largest allowed index; None leaves out all pairs of an index and a number.
       first_index: the index of the first number.
 
     Raises:
@@ -227,7 +229,7 @@ def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row
 
 
 def _read_pairs(parts: Sequence[str], first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indexes, int64 [n], and numbers, float32 [n]; `parts` has them in turn, as texts."""
+    """Convert texts, which are an index and a number in turn, to int64 [n] and float32 [n]."""
     # Integers of Python, because an index in a file may exceed int64.
     indexes = list(map(int, parts[::2]))
     for position, index in enumerate(indexes):

@@ -6,9 +6,9 @@ pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that 
 
 In each epoch, the blocks of a split, such as row groups, are shuffled and divided among a few lanes
 of equal length. A lane is a sequence of rows, which is cut into windows; the rows of each window
-are shuffled. A batch takes the same number of rows from each lane. So the order depends only on the
-files, the batch size and a seed. Processes that share a batch read different lanes, and the batches
-are the same for any number of processes.
+are shuffled. A batch takes the same number of rows from each of these sequences. So the order of
+the rows depends only on the files, the batch size and a seed. Processes that share a batch read
+different lanes of rows, and the batches are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Piece(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The positions of rows in the lanes.
+    """Where rows are in the lanes, the sequences of rows that are cut into windows.
 
     Attributes:
       epochs: int64 [...], the epoch of each row.
-      windows: int64 [...], the number of the row's window in the lane.
-      lanes: int64 [...], the number of the row's lane.
+      windows: int64 [...], the number of the row's window in its lane.
+      lanes: int64 [...], the number of the lane that contains the row.
       rows: int64 [...], the index of the row in the shuffled window.
     """
 
@@ -63,7 +63,7 @@ class Plan:
     Attributes:
       sizes: the number of rows of each block.
       batch_size: the number of rows in a batch over all processes.
-      window: the number of rows in the windows of all lanes together.
+      window: the number of rows that are shuffled at a time, in one window of each lane.
       seed: the seed of the random order of the rows.
       is_shuffled: False keeps the order of the rows.
     """
@@ -78,8 +78,8 @@ class Plan:
     def num_lanes(self) -> int:
         """The number of lanes, a divisor of the batch size.
 
-        A window of each lane should hold at least two blocks, because smaller windows would cost
-        memory. This limits the number of lanes.
+        The number of lanes is limited so that a window of one lane has room for at least two
+        blocks, because memory holds whole blocks even if a window is smaller.
         """
         # With a single block, several lanes would leave out the same last rows in every epoch.
         if not self.is_shuffled or len(self.sizes) == 1:
@@ -94,23 +94,23 @@ class Plan:
 
     @property
     def window_rows(self) -> int:
-        """The maximum number of rows in a window of one lane."""
+        """The maximum number of rows in a window of one lane, which is a sequence of rows."""
         return min(self.lane_rows, max(1, self.window // self.num_lanes))
 
     @property
     def num_windows(self) -> int:
-        """The number of windows of a lane in an epoch."""
+        """The number of windows into which a lane of rows is cut in an epoch."""
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Find the rows of some batches in the lanes.
+        """Find the lane, the window and the index in the window of each row of some batches.
 
         Args:
           steps: S steps, int64 [S].
           positions: P positions in a batch, int64 [P].
 
         Returns:
-          The places of the rows, arrays [S, P].
+          The epoch, window, lane and index of each row, arrays [S, P].
         """
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
@@ -126,7 +126,7 @@ class Plan:
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane.
+          lane: the number of the lane, from 0.
         """
         blocks, ends = self._deal(epoch)
         start = lane * self.lane_rows + window * self.window_rows
@@ -151,12 +151,12 @@ class Plan:
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
-        """Return the shuffled order of the rows in a window of a lane.
+        """Return a random order of the rows in one window of a lane of rows.
 
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane.
+          lane: the number of the lane, from 0.
 
         Returns:
           A permutation, int64 [`count_rows(window)`].

@@ -74,7 +74,7 @@ class Mixup(_Mixing):
     alpha: float = 0.2
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Mix each row of the columns {column: [B, ...]} with its partner."""
+        """Mix each row of the columns {column: [B, ...]} with its partner row."""
         columns, share = self._select_columns(inputs), self._draw_share()
         partners = _draw_partners(columns)
         mixed = {
@@ -104,7 +104,7 @@ class CutMix(_Mixing):
     is_even = False
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Copy a box from its partner into each image of the columns {column: [B, H, W, C]}."""
+        """Copy a box from its partner image into each image of columns {column: [B, H, W, C]}."""
         columns = self._select_columns(inputs)
         height, width = _find_size(columns)
         place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))

@@ -73,8 +73,8 @@ class Arrow(types.Source):
     Checksums of Parquet pages are verified if the file has checksums. If a split fits into half of
     the memory, its rows stay in memory, and training shuffles all rows in every epoch. Otherwise
     training reads blocks of rows, such as row groups of Parquet, in random order, and shuffles the
-    rows of one window at a time. In memory and in windows, a run can continue with another number
-    of workers, because the batches of all workers together do not change.
+    rows of one window at a time. With all rows in memory and with windows, a run can continue with
+    another number of workers, because the batches of all workers together do not change.
 
     Attributes:
       files: {split: path or paths}, each a file, a glob or a folder. The extension of a file gives

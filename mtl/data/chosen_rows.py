@@ -239,8 +239,8 @@ class ChosenRows(types.Source):
         Args:
           choice: the rule of selection.
           read: a function that reads the fields of a specification from a split, such as
-            `self.source.scan`. It reads the keys in a separate pass, because a Spec may lack the
-            keys.
+            `self.source.scan`. This function reads the keys in a separate pass, because a Spec may
+            lack the keys.
         """
         if not choice.keys:
             return None, {}
@@ -435,7 +435,7 @@ def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Datase
 
 
 def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the mask of selected rows, bool [B], outside of any graph of the caller."""
+    """Return the mask of selected rows, bool [B], computed outside of the caller's graph."""
     if not choice.keys:
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):

@@ -38,8 +38,8 @@ class ClassOrder(types.RowOrder):
       rows: the row numbers of each class j, int64 [N_j].
       names: the name of each class, which seeds the order of its rows.
       find_due: a function from a first pass and a stop pass, which is excluded, to the number of
-        draws that each class should get in each of these passes, float64 [passes, C]. Each number
-        is at least 0, and not all are 0.
+        draws that each class should get in each of these passes, float64 [passes, C]. Each of these
+        numbers of draws is at least 0, and not all are 0.
       batch_size: the number of rows in a batch over all workers.
       seed: the seed of the random order of the rows.
       is_shuffled: False sorts the rows of each pass by their numbers.

@@ -69,7 +69,7 @@ class Coding:
       other_ids: the pairs (field, column) with several ids in each row.
       fields: {name: field} of all fields in memory.
       added: the names of the features that a batch has in addition to the fields of `spec`.
-      texts: the distinct texts, in whose place batches contain numbers.
+      texts: the distinct texts, which numbers replace in the batches.
     """
 
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
@@ -195,7 +195,7 @@ class Coding:
 
 
 def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
-    """Return the columns of a matrix of numbers, int64; [] without the matrix."""
+    """Return the columns of a matrix of numbers as int64; [] if the batch lacks the matrix."""
     if name not in features:
         return []
     # One operation for all columns: a slice for each would take longer than the lookups.
@@ -241,7 +241,7 @@ class Texts:
         """Return texts by their numbers.
 
         Args:
-          field: the field of the texts.
+          field: the name of the field that contains the texts.
           numbers: int64 of any shape [...], from batches that are still in use.
 
         Returns:
@@ -301,7 +301,7 @@ class CodedRows(in_memory.InMemory):
 
 
 class CodedWindows(block_rows.Windowed):
-    """Makes training batches of a split in blocks, with numbers and ids of texts.
+    """Makes training batches of a split that is read in blocks, with numbers of texts, and ids.
 
     Args:
       spec: the fields of the rows.
@@ -317,7 +317,7 @@ class CodedWindows(block_rows.Windowed):
     def take_batches(
         self, plan: windows.Plan, *, num_shards: int = 1, together: int = 1, **settings: Any
     ) -> tf.data.Dataset:
-        """Return endless raw batches for `decode`, each of `together` steps."""
+        """Return endless raw batches for `decode`, each with the rows of `together` steps."""
         element = together * plan.batch_size // num_shards
         self._coding.texts.most_rows = _MOST_ELEMENTS * element
         return super().take_batches(plan, num_shards=num_shards, together=together, **settings)
@@ -368,7 +368,7 @@ class _Coded:
         self.numbers = packed.Lists(numbers, splits)
 
     def take(self, table: np.ndarray) -> Any:
-        """Return the ids of all values in the form of `numbers`, given ids of distinct values."""
+        """Return the ids of all values, in the form of `numbers`, given ids of distinct values."""
         if isinstance(self.numbers, packed.Lists):
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]

@@ -36,8 +36,8 @@ class Csv(types.Source):
 
     Spaces around a value and blank lines are dropped. If tabs separate the values, a line of tabs
     is also blank. Put double quotes around a value that contains the delimiter, without spaces
-    outside of the quotes. A value cannot hold a line break. `mtl.spec.literals` defines valid
-    numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
+    outside of the quotes. A value cannot hold a line break. Numbers such as 1000 and 1e3 are valid,
+    but 1,000, 1_000 and 0x3E8 are errors; see `mtl.spec.literals`.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -48,8 +48,8 @@ class Csv(types.Source):
         items of a list of lists. Write the values of an array row by row.
       item_delimiter: the character between values in an item of a list of lists. Write an item
         without values as an empty text, or as `item_delimiter` alone.
-      weight_delimiter: the character between a value and its weight in a list with weights. This
-        setting has no effect on weights in a separate column.
+      weight_delimiter: the character between a value and its weight in a list with weights.
+        `weight_delimiter` has no effect on weights in a separate column.
       missing: texts that mark an absent value. The default of the field replaces an absent value;
         without a default, a list becomes empty, and a label becomes a missing label. In a scalar
         string feature without a default, an empty text is a value, which columns treat as an
@@ -59,9 +59,9 @@ class Csv(types.Source):
       rename: {field: column}, if the column has another name than the field.
       number_forms: {field: the number 1.5 or 1234.5 in the format of the file}, for a field of
         single numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
-        "$1,234.5", "1.5%" or "1.5 km". Every number needs the unit, which is dropped: 45.3% becomes
-        45.3. The numbers (12.5) and 12.5- are negative. With "<" before the example, limits such as
-        <0.5 and 10+ are the numbers 0.5 and 10.
+        "$1,234.5", "1.5%" or "1.5 km". If the example has a unit, every number needs this unit,
+        which is dropped: 45.3% becomes 45.3. The numbers (12.5) and 12.5- are negative. If the
+        example begins with "<", limits such as <0.5 and 10+ are read as the numbers 0.5 and 10.
     """
 
     files: files.Files
@@ -350,8 +350,8 @@ class Csv(types.Source):
           path: one of the files of a split.
 
         Yields:
-          (line number from 1, line as bytes). If the file cannot be read further, the last element
-          has an error message, a str, in place of the line.
+          Pairs of the line number, from 1, and the line as bytes. If the file cannot be read
+          further, the last element has an error message, a str, in place of the line.
 
         Raises:
           UserError: the file is not text, or has another header than the first file.

@@ -9,7 +9,7 @@ field_splits.ByTime.field = "day"
 field_splits.ByTime.starts = {"test": "2024-05-01"}
 field_splits.ByTime.form = "%d.%m.%Y"                    # if times are written as 31.05.2024
 
-The source needs named columns of texts or whole numbers.
+The source must have named columns, and the field must contain texts or whole numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds, checks and opens the files of a split.
 
 paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="data")
-with files.open_binary(paths[0]) as lines: ...
+with files.open_binary(paths[0]) as lines:
+    first_line = next(lines)
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Table:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
       fields: the fields to read.
       where: the name of the data in error messages.
-      cells: settings for texts, which are read like cells of a CSV file. These settings define the
-        marks of absent values, and the characters between the values of a list.
+      cells: settings for texts, which are read like cells of a CSV file. The settings in `cells`
+        define the marks of absent values, and the characters between the values of a list.
       name_row: a function from a row number to the location of the row, for errors.
 
     Raises:
@@ -242,7 +242,7 @@ class _Cuts(NamedTuple):
     """The splits that a source around `Frames` divides, and the keys that decide the division.
 
     Attributes:
-      splits: the splits that are divided.
+      splits: the names of the splits that the source divides.
       keys: the fields that decide the split of a row; undivided splits may lack these fields.
     """
 

@@ -149,7 +149,7 @@ class ImageFiles(types.Source):
           path: the path, as bytes or text.
 
         Returns:
-          The bytes of the file. Or an error message, a str, if the path lies outside of `folder`,
+          The bytes of the file; or an error message, a str, if the path lies outside of `folder`,
           or the file cannot be read.
         """
         text = os.fsdecode(path)

@@ -87,7 +87,7 @@ class _Table(NamedTuple):
         """Return the row numbers of keys; a key that the table lacks gets the row of defaults.
 
         Raises:
-          AbsentKeyError: the table lacks a key, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field of the table has no default.
         """
         return self.fill_rows(self.find_rows(keys))
 
@@ -95,7 +95,7 @@ class _Table(NamedTuple):
         """Replace -1 in row numbers by the number of the row that holds the defaults.
 
         Raises:
-          AbsentKeyError: the table lacks a key, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field of the table has no default.
         """
         is_absent = rows < 0
         if self.required and is_absent.any():
@@ -206,8 +206,8 @@ class Joined(types.Source):
 
         Raises:
           UserError: when the graph is built, if a table has a bad row, or two rows with one key.
-          InvalidArgumentError: when the graph runs, if a table lacks a key, and a field has no
-            default.
+          InvalidArgumentError: when the graph runs, if a table lacks a key, and a field of the
+            table has no default.
         """
         fields = spec.fields if with_labels else spec.feature_fields
         is_numbered = isinstance(batch, Mapping) and _NUMBERS in batch
@@ -466,7 +466,7 @@ def _return_first(first: Any, *others: Any) -> Any:
 
 
 def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:
-    """Return a specification that includes a key.
+    """Return a specification with the fields of `spec` and a key of a table.
 
     Raises:
       UserError: the key is neither a text nor a whole number in the specification.

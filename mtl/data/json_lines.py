@@ -42,7 +42,7 @@ Values = Sequence[Any] | np.ndarray
 
 
 class Each(Protocol):
-    """A function that maps another function over rows; its ValueError names the row."""
+    """A function that maps another function over rows; a ValueError from it names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
         """Return the results of `make` for B rows."""
@@ -195,8 +195,8 @@ def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
       path: the file, which is decompressed if its name ends in ".gz".
 
     Yields:
-      (line number from 1, line as bytes). If the file cannot be read further, the last element has
-      an error message, a str, in place of the line.
+      Pairs of the line number, from 1, and the line as bytes. If the file cannot be read further,
+      the last element has an error message, a str, in place of the line.
     """
     number = 0
     try:

@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """The least number of bytes of a row, with empty lists."""
+        """The number of bytes of a row whose lists are all empty."""
         widths = {dtype: np.dtype(kind).itemsize for dtype, kind in _KINDS.items()}
         sizes = {
             dtype: next(reversed(places.values())).stop for dtype, places in self.places.items()

@@ -80,9 +80,9 @@ def _check_rates(where: str, value: Any) -> None:
 class Mixture(types.Source):
     """A source that mixes the rows of several sources for training.
 
-    C. Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-    Transformer", 2020, arXiv:1910.10683, section 3.5.2: examples-proportional, temperature-scaled
-    and equal mixing.
+    Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+    Transformer", 2020, arXiv:1910.10683, section 3.5.2, compare examples-proportional,
+    temperature-scaled and equal mixing.
 
     A split of the mixture concatenates the splits of the same name of all sources. The split
     "ratings/test" is the split "test" of only the source "ratings".
@@ -99,11 +99,11 @@ class Mixture(types.Source):
       batches: "mixed" puts rows of all sources into each batch; "alternating" takes all rows of a
         batch from a single source.
       labels: {name: labels of the source}; all other labels are missing in the rows of the source.
-        A source that is not named has all labels.
+        A source that `labels` does not name has all labels.
       absent_features: {name: features that the source lacks}; an absent feature gets its default,
         and an absent list is empty.
-      splits: {split: names of the sources that have the split}. A split that is not a key here must
-        be in all sources.
+      splits: {split: names of the sources that have the split}. A split that this setting does not
+        name must be in all sources.
       name_field: a "string" field that holds the name of the source of each row. If the field is in
         `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
         contain the field. None adds no field.
@@ -296,8 +296,8 @@ class Mixture(types.Source):
         """Turn row numbers [B] into the values of fields; the first call reads all rows.
 
         Raises:
-          UserError: when built, if a source lacks a field, a record is malformed, or the rows do
-            not fit into memory.
+          UserError: when the graph is built, if a source lacks a field, a record is malformed, or
+            the rows do not fit into memory.
         """
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
@@ -480,7 +480,7 @@ class Mixture(types.Source):
 
 @contextlib.contextmanager
 def _name_source(part: Part) -> Iterator[None]:
-    """Add the name of the source, and a hint, to an error of a source."""
+    """Add the name of the source, and a hint, to an error that the source raises."""
     try:
         yield
     except checks.UserError as error:

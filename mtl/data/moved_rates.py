@@ -33,8 +33,8 @@ class ByLosses:
     interval of steps divided by its loss in the first interval, averaged over the tasks of the
     source. GradNorm (Chen et al., 2018, arXiv:1711.02257) calls this ratio of losses the inverse
     training rate, and weighs losses by it; `ByLosses` draws rows by it. The losses are training
-    losses before any weighting, averaged over the labels of an interval. A ratio is clipped to the
-    range from 0.001 to 1000.
+    losses before any weighting, averaged over the labels of an interval. A ratio of losses is
+    clipped to the range from 0.001 to 1000.
 
     In the first two intervals, the rates depend only on the numbers of rows. The losses of interval
     k set the rates of interval k + 2.

@@ -32,7 +32,7 @@ def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
       values: [N] for a field of one value, else [N, D] or [N, *shape].
 
     Returns:
-      [N, D] of the field's type; [N] for a field of one value.
+      An array [N, D] of the field's type; [N] for a field of one value.
 
     Raises:
       ValueError: a number does not suit the field.

@@ -520,8 +520,9 @@ class Pipeline:
     def in_large_batches(self, split: str) -> Pipeline:
         """Return a pipeline with batches of a few megabytes, for passes outside of training.
 
-        Large batches save time, because each batch costs a millisecond or more. The first row,
-        including files that it names, gives the size of a row. `batch_size` never decreases.
+        Large batches save time, because each batch costs a millisecond or more. The size of a row
+        is measured on the first row, including the files that it names. `batch_size` never
+        decreases.
 
         Args:
           split: the split whose first row is measured.
@@ -557,8 +558,8 @@ class Pipeline:
     def keep_fields(self, names: Sequence[str]) -> Pipeline:
         """Return a pipeline with all features, and with the labels and other columns in `names`.
 
-        A name that is not a field of the Spec is a column of the source, which is read as text.
-        Only a source with named columns has such columns.
+        A name that is not a field of the Spec is a column of the source, which is read as text;
+        such a source must have named columns.
 
         Raises:
           UserError: the records lack a field.

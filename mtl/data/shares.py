@@ -37,7 +37,7 @@ class Shares(abc.ABC):
         self._num_sources = num_sources
 
     def count(self, place: int) -> np.ndarray:
-        """Return the number of rows of each source before a position.
+        """Return the number of rows of each source before a position of the stream.
 
         Args:
           place: the position, from 0.
@@ -75,7 +75,7 @@ class Shares(abc.ABC):
 
     @abc.abstractmethod
     def _sum_shares(self, place: int) -> np.ndarray:
-        """Return the sum of the shares over all positions before a position, float64 [S]."""
+        """Return the sum of the shares over the first `place` positions, float64 [S]."""
 
     @abc.abstractmethod
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]
 
     Args:
       columns: the columns of a file, in order.
-      rename: {field: column}, if the names differ.
+      rename: {field: column} of the fields whose columns have other names.
     """
     fields = {column: field for field, column in rename.items()}
     return [fields.get(column, column) for column in columns]

@@ -184,7 +184,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        """The positions of all rows on the circle if `stratify` is set, int64 [N]."""
+        """The positions of all rows on the circle of splits if `stratify` is set, int64 [N]."""
         labels = read_labels(self.source, self.split, self.stratify, self.label_type)
         return rank_rows(labels, self.seed)
 

@@ -63,8 +63,9 @@ class SvmLight(types.Source):
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
-      vector: the feature for the pairs of a line: a float32 of shape (D,) gets the numbers. An
-        int64 of shape (None,) gets the indexes, and `<vector>/weights` gets the numbers.
+      vector: the name of the feature for the pairs of an index and a number in a line. A float32
+        feature of shape (D,) gets the numbers. An int64 feature of shape (None,) gets the indexes,
+        and the feature `<vector>/weights` gets the numbers.
       label: the label, or feature, that gets the first value of a line.
       group: the label, or feature, that gets the value behind `qid:`; for `Ranking.group`.
       first_index: the index of the first number: 1, or 0 in files of some programs.
@@ -207,7 +208,7 @@ def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row
     Args:
       line: a line, such as b"2 qid:10 1:0.5 3:1.2 # a remark".
       last_index: the largest allowed index; None leaves out all pairs of an index and a number.
-      first_index: the index of the first number.
+      first_index: the index of the first number of a vector, 0 or 1.
 
     Raises:
       ValueError: the line is malformed, or has an index outside of the vector.

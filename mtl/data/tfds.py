@@ -69,8 +69,8 @@ class Tfds(types.Source):
         """Return the examples of a split in the order of the files.
 
         If the dataset stores each feature unchanged, the examples stay serialized, because `decode`
-        can parse a whole batch of serialized examples in a tenth of the time. If not, each example
-        is a dict of features.
+        can parse a whole batch of serialized examples in a tenth of the time. For other datasets,
+        each example is a dict of features.
 
         Raises:
           UserError: the dataset cannot be read or prepared, or the split does not exist or is
@@ -210,7 +210,8 @@ class Tfds(types.Source):
     def modules(self) -> dict[str, str]:
         """{name of a setting: the module whose code runs because of the setting}.
 
-        If a name has a hub or arguments, it may mean a folder, so the whole name is returned.
+        If the name of a dataset has a hub or arguments of the builder, it may stand for a folder,
+        so the whole name is returned in place of a module.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}

@@ -260,7 +260,7 @@ def _split_groups(
 
 
 def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    """Return full parts as (raw records [rows, ...], mask [rows], False for padding)."""
+    """Return full parts of batches as (raw records [rows, ...], mask [rows], False for padding)."""
 
     @tf.autograph.experimental.do_not_convert
     def add(buffer: Any, addition: Any) -> tuple[Any, Any]:
@@ -291,7 +291,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Join the parts of a batch, from [P, n, ...] to [P n, ...]."""
+    """Join the P parts of a batch, each with n rows, from shape [P, n, ...] to [P n, ...]."""
 
     def join(part: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         if isinstance(part, tf.RaggedTensor):

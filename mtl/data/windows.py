@@ -6,9 +6,9 @@ pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that 
 
 In each epoch, the blocks of a split, such as row groups, are shuffled and divided among a few lanes
 of equal length. A lane is a sequence of rows, which is cut into windows; the rows of each window
-are shuffled. A batch takes the same number of rows from each of these sequences. So the order of
-the rows depends only on the files, the batch size and a seed. Processes that share a batch read
-different lanes of rows, and the batches are the same for any number of processes.
+are shuffled. A batch takes the same number of rows from each lane of rows. So the order of the rows
+depends only on the files, the batch size and a seed. Processes that share a batch read different
+lanes of rows, and the batches are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Plan:
 
     @functools.cached_property
     def num_lanes(self) -> int:
-        """The number of lanes, a divisor of the batch size.
+        """The number of lanes, into which the rows are divided: a divisor of the batch size.
 
         The number of lanes is limited so that a window of one lane has room for at least two
         blocks, because memory holds whole blocks even if a window is smaller.
@@ -121,7 +121,7 @@ class Plan:
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
 
     def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
-        """Return the pieces of blocks that form a window of a lane, in order.
+        """Return the pieces of blocks that form a window of a lane of rows, in order.
 
         Args:
           epoch: the number of the pass, from 0.

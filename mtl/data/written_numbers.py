@@ -91,14 +91,14 @@ def _escape(text: str) -> str:
 
 
 def to_plain(form: Form, text: str) -> str:
-    """Convert a text to a plain number; append the mark to a text in another format.
+    """Convert a text to a plain number; append `form.mark` to a text in another format.
 
     Args:
       form: the format of the number.
       text: the whole text of a cell, without outer spaces.
 
     Returns:
-      A plain number, such as "-12.50"; or `text` with the mark.
+      A plain number, such as "-12.50"; or `text` with `form.mark` behind it.
     """
     if not re.fullmatch(form.pattern, text):
         return text + form.mark

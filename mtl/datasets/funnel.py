@@ -39,8 +39,8 @@ class Funnel(simulated.Simulated):
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
     Clicked rows mostly have a large a = u'x, and where a is large, orders become rarer as a grows.
-    Where a is negative, orders become more frequent as a grows. So a model of orders that is linear
-    in a, and that learns from clicked rows only, gets a slope that is wrong for other rows.
+    Where a = u'x is negative, orders become more frequent as a grows. So a model of orders that is
+    linear in a, and that learns from clicked rows only, gets a slope that is wrong for other rows.
     `order_probability` is P(order | click) for every impression, clicked or not. `would_order` is
     drawn with the probability `order_probability`: a 1 means that a click would lead to an order,
     even if nobody clicked.

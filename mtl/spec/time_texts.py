@@ -92,7 +92,7 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
 
 
 def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days since 1970, computed with years from March on, which end on leap days."""
+    """Return the days since 1970, with years that begin in March, so that leap days come last."""
     year -= tf.cast(month <= 2, tf.int64)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970

@@ -27,9 +27,9 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
     pixels by averaging areas. Sabour, Frosst, and Hinton, "Dynamic Routing Between Capsules", 2017,
     arXiv:1710.09829, shift digits at random; Sener and Koltun, "Multi-Task Learning as
     Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners and two tasks, like this
-    data set. Each digit is on the left in four images. A fixed seed draws the digits on the right
-    from the same split, so no digit is in both splits. The splits are the two parts of MNIST. If
-    only one part of MNIST is available, the last fifth of this part is the test split.
+    data set. Each digit of MNIST is the left digit of four images. A fixed seed draws the digits on
+    the right from the same split, so no digit is in both splits. The splits are the two parts of
+    MNIST. If only one part of MNIST is available, the last fifth of this part is the test split.
     """
 
     VERSION = tfds.core.Version("1.0.0")

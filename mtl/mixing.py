@@ -28,7 +28,7 @@ class _Mixing(types.Mixing):
     Attributes:
       alpha: both parameters of the Beta distribution of the mixing shares, above 0; 1 is uniform.
         With alpha near 0, most rows stay almost unchanged.
-      rate: the probability that a step mixes, in (0, 1].
+      rate: the probability that a training step mixes rows, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
@@ -67,7 +67,7 @@ class Mixup(_Mixing):
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
         ImageNet and 1 for CIFAR-10.
-      rate: the probability that a step mixes, in (0, 1].
+      rate: the probability that a training step mixes rows, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
@@ -89,14 +89,16 @@ class CutMix(_Mixing):
     """Copies a box of another image into each image, and weighs the two losses by area.
 
     The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). The
-    middle of the box is any pixel, and parts outside the image are cut off. The loss of the image's
-    original labels has the weight 1 minus the share of the image that the box covers. As in the
-    authors' code, all rows of a slice have the same box. Yun et al., "CutMix: Regularization
-    Strategy to Train Strong Classifiers with Localizable Features", 2019, arXiv:1905.04899.
+    middle of the box is any pixel, and parts outside the image are cut off. The loss with the
+    image's original labels has the weight 1 - s, where s is the share of the image that the box
+    covers. As in the authors' code, all rows of a slice have the same box. Yun et al., "CutMix:
+    Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019,
+    arXiv:1905.04899.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 1.
-      rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
+      rate: the probability that a training step mixes rows, in (0, 1]; the paper takes 0.5 for
+        CIFAR.
       columns: the columns that are mixed, by name; None for all. The columns must be images of the
         same height and width. Other columns keep their values.
     """

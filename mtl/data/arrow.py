@@ -2,9 +2,9 @@
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
-`Arrow` reads only the columns that the Spec names. Values mean the same as in a DataFrame: a null
-is an absent value, and a text may hold a number or a list such as a|b. Lists may also be columns of
-lists. Decimals are numbers; dates and times are texts, such as "2024-05-31".
+`Arrow` reads only the columns that the Spec names. Values are interpreted as in a DataFrame: a null
+is an absent value, and a text may hold a number or a list such as a|b. A field of lists may also be
+a column of lists. Decimals are numbers; dates and times are texts, such as "2024-05-31".
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Arrow(types.Source):
         return self.column_names
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields, and mark weights that share a column with the values of their list."""
+        """Return the fields, with `part_of` set for lists whose weights are in the same column."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self._first_columns, *self.rename])

@@ -93,7 +93,7 @@ class Windowed:
           num_shards: the number of processes, which get equal shares of every batch.
           shard: the index of this process, from 0.
           start_step: the step of the first batch.
-          together: the number of steps in an element; the rows of its steps follow one another.
+          together: the number of steps whose rows an element contains, one step after the other.
         """
         size = plan.batch_size // num_shards
         positions = np.arange(size) + shard * size
@@ -163,7 +163,7 @@ class _WindowReader:
       fields: {name: field}.
       blocks: the blocks.
       positions: the positions in a batch whose rows this process reads, int64 [P].
-      make_rows: returns the rows of a window with this layout, given {field: their values}.
+      make_rows: a function from the values of a window, {field: values}, to its rows in memory.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class ClassOrder(types.RowOrder):
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return each class's parts of draws, and draws, before each pass, [passes + 1, C]."""
+        """Return the draws of each class before each pass, in parts and whole, [passes + 1, C]."""
         first = block * _PASSES
         parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
         sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)

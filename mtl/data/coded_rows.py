@@ -151,7 +151,7 @@ class Coding:
         return in_memory_values
 
     def _place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
-        """Put the ids of fields, and the numbers of their texts, in their places in `values`."""
+        """Add the ids of fields to `values`, and stack the numbers and ids of scalar fields."""
         for pair in self.other_ids:
             values[name_code(*pair)] = ids[pair]
         if self.scalars:
@@ -278,9 +278,9 @@ class CodedRows(in_memory.InMemory):
     """The rows of a source in memory, with numbers of distinct texts, and with ids of texts.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       spec: the fields of the rows.
-      coding: turns the values of fields into numbers and ids.
+      coding: the object that turns the values of fields into numbers and ids.
     """
 
     def __init__(self, source: types.Source, spec: spec_lib.Spec, coding: Coding):
@@ -306,7 +306,7 @@ class CodedWindows(block_rows.Windowed):
     Args:
       spec: the fields of the rows.
       blocks: the blocks of the split.
-      coding: turns the values of fields into numbers and ids.
+      coding: the object that turns the values of fields into numbers and ids.
     """
 
     def __init__(self, spec: spec_lib.Spec, blocks: types.Blocks, coding: Coding):
@@ -405,7 +405,7 @@ class Lookups:
         self._session.run(initializer)
 
     def __call__(self, distinct: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the ids of distinct values, int32 [D], of each encoder, given the values [D]."""
+        """Return the ids, int32 [D], of each encoder for the distinct values [D] of its field."""
         tables = []
         for (placeholder, ids), values in zip(self._encodings, distinct, strict=True):
             parts = [np.zeros([0], np.int32)]

@@ -2,7 +2,7 @@
 
 values = columns.read_column(spec.fields["age"], table["AGE"], frames.PLAIN_CSV)
 
-The values mean the same as in `frames.Table`, which reads values one by one. In a text column, each
+Values are interpreted as in `frames.Table`, which reads values one by one. In a text column, each
 distinct text is parsed once.
 """
 

@@ -132,7 +132,7 @@ class Csv(types.Source):
         return csv_columns.read_split(self, split, self._mark_parts(spec.fields))
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def _find(self, split: str) -> list[str]:
@@ -189,7 +189,7 @@ class Csv(types.Source):
         checks.require(header == self._header, f"{path} line 1", rule, text)
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields, and mark weights that share a column with the values of their list."""
+        """Return the fields, with `part_of` set for lists whose weights are in the same column."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self.names, *self.rename])

@@ -76,7 +76,7 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
 
     Args:
       path: the file, which is decompressed if its name ends in ".gz".
-      skip: the number of lines to leave out at the start.
+      skip: the number of lines to leave out at the start of the file.
 
     Yields:
       Lines, each with a line feed at its end. A chunk may be empty.

@@ -44,7 +44,7 @@ class DrawnItems:
       num: the number of items drawn for a batch, over all replicas and workers: a multiple of the
         number of parts into which all processes together cut a batch.
       features: the features of an item, which must be equal in all rows of the item.
-      power: the exponent of the counts, in [0, 1].
+      power: the exponent of the counts of the items, in [0, 1].
     """
 
     num: checks.Count
@@ -87,7 +87,7 @@ class DrawnItems:
             checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return {name in the statistics: accumulator of items}.
+        """Return {name in the statistics: accumulator that counts items}.
 
         Args:
           task: the name of the head.
@@ -248,7 +248,7 @@ class Items:
         """Return the items and their counts, and write their features to a file.
 
         Args:
-          directory: the folder of the file.
+          directory: the folder in which the file is written.
           column: the name of the statistics, which also gives the file its name.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Constant fields in place of fields that a source lacks, and specifications of fewer fields.
+"""Makes constant fields in place of fields that a source lacks, and narrower specifications.
 
 fill = filled_fields.Filled(spec.fields["stars"], content=math.nan)
 fill.repeat(3)                                          # [nan, nan, nan]

@@ -4,10 +4,10 @@ from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
 columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 512 values}
 
-Values in memory mean the same as in a CSV file. None, NaN, NA and an empty text mark an absent
-value. The default of the field replaces an absent value, and an absent label becomes a missing
-label. Spaces around a text are dropped. A number may be a text, and a list may be a text such as
-a|b.
+Values in memory are interpreted like values in a CSV file. None, NaN, NA and an empty text mark an
+absent value. The default of the field replaces an absent value, and an absent label becomes a
+missing label. Spaces around a text are dropped. A number may be a text, and a list may be a text
+such as a|b.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Table:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
       fields: the fields to read.
       where: the name of the data in error messages.
-      cells: settings for texts, which are read like cells of a CSV file. The settings in `cells`
-        define the marks of absent values, and the characters between the values of a list.
+      cells: the settings by which texts are read, as cells of a CSV file are read. The settings in
+        `cells` define the marks of absent values, and the characters between the values of a list.
       name_row: a function from a row number to the location of the row, for errors.
 
     Raises:

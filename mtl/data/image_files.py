@@ -82,8 +82,8 @@ class ImageFiles(types.Source):
         """Decode a batch with the inner source, and replace paths by file contents, bytes [B].
 
         Raises:
-          InvalidArgumentError: when run, if a path lies outside of the folder.
-          NotFoundError: when run, if a file does not exist.
+          InvalidArgumentError: when the graph runs, if a path lies outside of the folder.
+          NotFoundError: when the graph runs, if a file does not exist.
         """
         values = self.source.decode(batch, spec, with_labels)
         fields = [name for name in self.fields if name in spec.fields]

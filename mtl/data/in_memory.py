@@ -31,7 +31,7 @@ class InMemory(types.Source):
     """A source that decodes the rows of another source once, and keeps them in memory.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       spec: the fields of the rows.
     """
 
@@ -102,7 +102,7 @@ def read_split(
     """Return the values of all rows of a split, {field: its values in N rows}.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       split: the split.
       spec: the fields.
       setting: the name and the value of the setting that keeps rows in memory, for errors.

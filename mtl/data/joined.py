@@ -6,8 +6,9 @@ joined.Joined.source = @clicks/csv.Csv()
 joined.Joined.tables = {"user": @users/arrow.Arrow(), "item": @items/csv.Csv()}
 joined.Joined.fields = {"user": ["age", "country"], "item": ["price"]}
 
-The tables are in memory as packed values. When a row of the source is decoded, its key looks up a
-row in each table. The joined fields are features or labels of the Spec like all other fields.
+The tables are in memory as packed values. When a row of the source is decoded, the row of each
+table is found by the key. The joined fields are features or labels of the Spec like all other
+fields.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class JsonLines(types.Source):
         return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class JsonLines(types.Source):
 
 
 def mark_parts(fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-    """Return the fields, and mark the parts of lists with weights."""
+    """Return the fields, with `part_of` set for the keys and weights of lists with weights."""
     return weighted_lists.mark_parts(fields) if spec_lib.find_weighted(fields) else fields
 
 

@@ -22,7 +22,7 @@ _LARGE_FACTOR = 10
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
-    """Return the share of each source in the batches, which depends on the rates of the sources.
+    """Return the shares of the sources in the batches, computed from the rates of the sources.
 
     Args:
       rates: a number, or a schedule over the steps, for each of S sources.
@@ -61,7 +61,8 @@ class MixedOrder(types.RowOrder):
     Args:
       streams: an endless stream of rows for each source.
       counts: {source: number of rows}.
-      dealt: assigns rows to the sources by their shares; if sources alternate, whole batches.
+      dealt: the shares by which rows are assigned to the sources; if sources alternate, the shares
+        by which whole batches are assigned.
       batch_size: the number of rows in a batch over all workers.
       is_alternating: True if each batch has rows of a single source.
     """

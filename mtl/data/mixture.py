@@ -84,8 +84,8 @@ class Mixture(types.Source):
     Transformer", 2020, arXiv:1910.10683, section 3.5.2, compare examples-proportional,
     temperature-scaled and equal mixing.
 
-    A split of the mixture concatenates the splits of the same name of all sources. The split
-    "ratings/test" is the split "test" of only the source "ratings".
+    A split of the mixture concatenates the rows of the splits with this name in all sources. The
+    split "ratings/test" is the split "test" of only the source "ratings".
 
     Every process keeps the rows of all sources in memory.
 
@@ -421,7 +421,7 @@ class Mixture(types.Source):
         return {}
 
     def _count_sources(self, split: str, spec: spec_lib.Spec) -> dict[str, int]:
-        """Return {source: its number of rows} of a split; read the split if nobody has read it."""
+        """Return {source: its number of rows} of a split, which is read at the first call."""
         if split not in self._counts:
             self._load(split, spec.fields, spec)
         return self._counts[split]

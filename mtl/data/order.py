@@ -116,12 +116,12 @@ def take_batches(
     """Return an endless dataset of row numbers, int64 [together * batch_size / num_shards].
 
     Args:
-      row_order: gives the row numbers of each batch.
+      row_order: the order, which gives the row numbers of each batch.
       batch_size: the number of rows in a batch over all workers.
       start_step: the step of the first batch; a late start costs no time.
       num_shards: the number of workers, which get equal shares of every batch.
       shard: the index of this worker, from 0.
-      together: the number of steps in an element; the rows of its steps follow one another.
+      together: the number of steps whose rows an element contains, one step after the other.
     """
     size = batch_size // num_shards
 

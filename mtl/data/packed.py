@@ -205,7 +205,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
     Args:
       values: the values of all rows.
       start: the first row.
-      stop: the row behind the last one.
+      stop: the row behind the last row.
       field: the field.
     """
     if isinstance(values, Lists):

@@ -37,7 +37,8 @@ def list_files(where: str, folder: str) -> list[str]:
       folder: the folder.
 
     Raises:
-      UserError: the folder holds no table, or other files, or a table with a log of versions.
+      UserError: the folder holds no table, holds files other than tables, or holds a table with a
+        log of its versions.
     """
     paths = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
     inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in paths}

@@ -208,7 +208,7 @@ class Pipeline:
             copies of rows that fill the batch.
           with_labels: False if the records lack labels.
           size: the static number of rows of each batch; None if batches differ in size.
-          decode: decodes the records; None for `decode` of the source.
+          decode: the function that decodes the records; None means `decode` of the source.
         """
 
         # AutoGraph is off, because it would change the errors of sources.
@@ -294,7 +294,7 @@ class Pipeline:
 
     @functools.cached_property
     def _own_order(self) -> types.RowOrder:
-        """The order that the source, such as a mixture, gives the training split, with any seed."""
+        """The order of training rows that a source such as a mixture decides, with any seed."""
         return self._find_order(self.train_split, self.batch_size, 0)
 
     def describe_order(self, steps: int) -> list[str]:
@@ -338,7 +338,7 @@ class Pipeline:
 
     @property
     def _orders_numbers(self) -> bool:
-        """True if training can take rows by number, with the sampler or without one."""
+        """True if training can take rows by number: no sampler is set, or it orders row numbers."""
         return self.sampler is None or self.order_field is not None
 
     @property
@@ -810,7 +810,7 @@ def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
-    """Return a hint: all further fields with gaps, and the settings that fill gaps."""
+    """Return a hint: all further fields with absent values, and the settings that fill them in."""
     places: dict[str, str] = {}
     for location, problem in records:
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():

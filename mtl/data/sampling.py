@@ -175,7 +175,7 @@ class Power:
         Args:
           records: raw records, in the order of the source.
           source: decodes the records.
-          field: the field of the label.
+          field: the field that contains the label.
           counts: {label: number of rows in the training split}.
           seed: the seed of the draws, which also depend on the pass and on the position in the
             pass.

@@ -92,7 +92,7 @@ class SvmLight(types.Source):
         return files.read_lines(self._check(split), 0, _DROPPED)
 
     def shard(self, split: str, num_shards: int, shard: int) -> SvmLight | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class SvmLight(types.Source):
         return spec_lib.weights_name(self.vector)
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail if a line cannot hold a field; samplers use a specification without the vector."""
+        """Fail if a line cannot hold a field of `spec`, which may lack the vector."""
         pair_names = [self.vector, *spec_lib.find_weighted(spec.fields)]
         names = dict.fromkeys([self.vector, self.label, self.group, *pair_names])
         for name, field in spec.fields.items():

@@ -55,7 +55,7 @@ class TfRecord(types.Source):
         return inputs.flat_map(copies.Reader(paths, _open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def find_key_type(self, name: str) -> str:

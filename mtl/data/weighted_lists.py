@@ -66,7 +66,8 @@ def mark_parts(
 
     Args:
       fields: {name: field}.
-      columns: the columns of the data. Weights with a separate column are plain numbers.
+      columns: the names of the columns in the data. Weights with a separate column are plain
+        numbers.
     """
     marked = dict(fields)
     for weights, name in spec_lib.find_weighted(fields).items():

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     Attributes:
       block: the number of the block.
       start: the first row in the block, from 0.
-      stop: the row behind the last one.
+      stop: the row behind the last row.
     """
 
     block: int
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def lane_rows(self) -> int:
-        """The number of rows of a lane in an epoch, which leaves out up to `num_lanes - 1` rows."""
+        """The rows of a lane in an epoch; an epoch leaves out up to `num_lanes - 1` rows."""
         return sum(self.sizes) // self.num_lanes
 
     @property

@@ -25,7 +25,7 @@ class Form(NamedTuple):
     """A number format, as patterns that Python, TensorFlow and Arrow interpret in the same way.
 
     Attributes:
-      pattern: matches a whole text that is written in this format.
+      pattern: a pattern that matches a whole text in this format.
       rewrites: (pattern, replacement), in order, which turn a matching text into a plain number.
       mark: a text to append to texts in other formats, so that none of these texts is a valid
         number. For example, 1.234 must not be read as a number if the format is "1,5".

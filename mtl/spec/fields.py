@@ -176,8 +176,8 @@ class Field:
           Values of the same shape, in the type `dtype`.
 
         Raises:
-          InvalidArgumentError: when run, if an integer does not fit uint8 or bool, or a uint64 does
-            not fit int64.
+          InvalidArgumentError: when the graph runs, if an integer does not fit uint8 or bool, or a
+            uint64 does not fit int64.
         """
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
@@ -261,8 +261,8 @@ def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: st
       message: the beginning of the error message.
 
     Raises:
-      InvalidArgumentError: when run, if a count is negative, or the counts of a row do not sum to
-        its number of values.
+      InvalidArgumentError: when the graph runs, if a count is negative, or the counts of a row do
+        not sum to its number of values.
     """
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
@@ -459,7 +459,7 @@ class Spec:
           All values; the check runs when the weights are read.
 
         Raises:
-          InvalidArgumentError: when run, if a list and its weights differ in length.
+          InvalidArgumentError: when the graph runs, if a list and its weights differ in length.
         """
         checked_values = dict(values)
         for name, field in self.weighted.items():

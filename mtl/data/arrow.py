@@ -71,10 +71,11 @@ class Arrow(types.Source):
     """A source that reads files of the columnar formats of Apache Arrow.
 
     Checksums of Parquet pages are verified if the file has checksums. If a split fits into half of
-    the memory, its rows stay in memory, and training shuffles all rows in every epoch. Otherwise
-    training reads blocks of rows, such as row groups of Parquet, in random order, and shuffles the
-    rows of one window at a time. With all rows in memory and with windows, a run can continue with
-    another number of workers, because the batches of all workers together do not change.
+    the memory, its rows stay in memory, and training shuffles all rows in every epoch. For a larger
+    split, training reads blocks of rows, such as row groups of Parquet, in random order, and
+    shuffles the rows of one window at a time. With all rows in memory and with windows, a run can
+    continue with another number of workers, because the batches of all workers together do not
+    change.
 
     Attributes:
       files: {split: path or paths}, each a file, a glob or a folder. The extension of a file gives
@@ -368,7 +369,7 @@ def to_table(
       column_names: {field: column}.
       fields: {name: field}.
       cells: settings for texts.
-      first_row: the number of the first row.
+      first_row: the number of the first row of `table` in its part of the file.
 
     Raises:
       UserError: a column has a type that no field can hold.
@@ -488,8 +489,8 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
 
     Args:
       path: the path of the file, which the error message names.
-      part: the part of the file.
-      columns: the names of the columns.
+      part: the part of the file to read.
+      columns: the names of the columns to read.
 
     Raises:
       UserError: the part cannot be read; the error names the file and the part.

@@ -147,7 +147,7 @@ class Windowed:
           num_shards: the number of processes, which share the rows of a window.
 
         Raises:
-          UserError: the windows exceed the memory.
+          UserError: the windows need more memory than the process may use.
         """
         rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
         size = rows * self._layout.row_bytes

@@ -53,7 +53,8 @@ class Csv(types.Source):
       missing: texts that mark an absent value. The default of the field replaces an absent value;
         without a default, a list becomes empty, and a label becomes a missing label. In a scalar
         string feature without a default, an empty text is a value, which columns treat as an
-        unknown category. In all other fields without a default, an absent value is an error.
+        unknown category. Apart from lists, labels and such empty texts, an absent value in a field
+        without a default is an error.
       comment: the text at the start of lines to drop; "" drops no lines.
       missing_in: {field: further texts that mark an absent value of this field}.
       rename: {field: column}, if the column has another name than the field.
@@ -197,7 +198,7 @@ class Csv(types.Source):
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
-        """Return {field: column index}; the counts of items come from the column of the items."""
+        """Return {field: column index}; a field that counts items uses the column of the items."""
         return {name: self._find_position(fields[spec.counted.get(name, name)]) for name in fields}
 
     def _find_position(self, field: spec_lib.Field) -> int:

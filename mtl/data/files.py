@@ -244,7 +244,7 @@ def find_change(error: str) -> str | None:
     """Find the path of a file that changed while TensorFlow read it.
 
     Args:
-      error: the message of an error.
+      error: the message of an error of TensorFlow.
 
     Returns:
       The path; None if the error has another cause.

@@ -66,7 +66,7 @@ class _Table(NamedTuple):
         """Return the row numbers of keys, int64 [B]; -1 if the table lacks a key.
 
         Args:
-          keys: packed keys, or int64 or bytes [B].
+          keys: the keys of B rows: packed texts, or an array of int64 or bytes.
         """
         if isinstance(keys, packed.Texts):
             return self._look_up(keys.distinct.to_pylist())[keys.numbers]
@@ -135,7 +135,8 @@ class Joined(types.Source):
     Attributes:
       source: the source of the rows.
       tables: {key: source of the table}; the table has at most one row for each key.
-      fields: {key: fields of the table}. The source must not have columns of the same names.
+      fields: {key: names of the fields that the table with this key adds}. The source must not have
+        columns with the names of these fields.
       table_split: the split of each table that is read.
     """
 

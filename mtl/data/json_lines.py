@@ -234,11 +234,11 @@ def read_columns(
     counted: Mapping[str, str],
     each: Each,
 ) -> dict[str, Values]:
-    """Return {field: B values} of B objects.
+    """Return {field: its values in B objects}.
 
     Args:
       rows: the objects.
-      lines: the text of each object.
+      lines: the line of text that contains each object.
       fields: {name: field}.
       counted: {field of counts: field of nested lists}, as in `Spec.counted`.
       each: a function that maps another function over the rows, and names the row of an error.

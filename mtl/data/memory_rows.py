@@ -161,9 +161,9 @@ class Rows:
 
         Returns:
           First, one matrix for each type of the fields that are not lists, [B, columns]. Second,
-          two arrays for each list field: its values, and its row splits, int64 [B + 1]. If a field
-          holds texts, the last array holds the distinct texts of these rows, and matrices and lists
-          of texts hold int32 indices into these distinct texts.
+          two arrays for each field of lists: its values, and its row splits, int64 [B + 1]. If a
+          field holds texts, the last array holds the distinct texts of these rows, and matrices and
+          lists of texts hold int32 indices into these distinct texts.
         """
         arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
@@ -190,8 +190,8 @@ def take_by_group(
       layout: the fields.
       groups: the group of each row, int64 [B].
       take: a function from a group, and from the positions of the rows of this group in `groups`,
-        to these rows in the form of `Rows.take`. This function is called for the groups in
-        ascending order; if B is 0, it is called only for group 0.
+        to these rows in the form of `Rows.take`. `take` is called for the groups in ascending
+        order; without rows, it is called only for group 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:

@@ -54,7 +54,7 @@ _Rate = float | types.Schedule
 
 
 class Part(NamedTuple):
-    """One source of a split of the mixture.
+    """A source whose rows are in a split of the mixture.
 
     Attributes:
       name: the name of the source in the mixture.
@@ -91,9 +91,10 @@ class Mixture(types.Source):
 
     Attributes:
       sources: {name: source}.
-      rates: {name: rate} of all sources. Batches contain rows of the sources in proportion to the
-        rates. A rate is a number, or a schedule over the steps. `moved_rates.ByLosses` adapts the
-        rates to the losses. None derives the rates from the numbers of rows and `temperature`.
+      rates: {name of the source: rate} for all sources. Batches contain rows of the sources in
+        proportion to the rates. A rate is a number, or a schedule over the steps.
+        `moved_rates.ByLosses` adapts the rates to the losses. None derives the rates from the
+        numbers of rows and `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). T = 1 draws all
         rows equally often, and a large T draws all sources equally often.
       batches: "mixed" puts rows of all sources into each batch; "alternating" takes all rows of a
@@ -226,7 +227,7 @@ class Mixture(types.Source):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of steps for which the order is known in advance; None without a limit."""
+        """The number of steps for which the row order is known in advance; None without a limit."""
         if not isinstance(self.rates, moved_rates.ByLosses):
             return None
         # `shares` looks a few steps ahead for rows that are due early.
@@ -349,7 +350,7 @@ class Mixture(types.Source):
         return dataclasses.replace(self, sources=sources)
 
     def list_parts(self, split: str) -> list[Part]:
-        """Return the sources of a split.
+        """Return the sources whose rows form a split of the mixture.
 
         Args:
           split: a split that all or some sources have, such as "test"; or a split of a single

@@ -55,7 +55,7 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
       dtype: the type of the field.
-      values: numbers of NumPy, of any shape.
+      values: a NumPy array of numbers, of any shape.
 
     Returns:
       A mask of the numbers that the type can hold, and the converted numbers, both in the shape of

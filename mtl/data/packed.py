@@ -148,7 +148,7 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
     Args:
       parts: arrays [n, *shape], or `Texts`; the list may be empty.
       dtype: the type of the field.
-      shape: the shape of a value.
+      shape: the shape of each value, () for the values of lists.
     """
     if dtype == "string":
         numbers, distinct = unify(parts)

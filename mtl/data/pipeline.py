@@ -320,7 +320,7 @@ class Pipeline:
         return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     def _describe_unmixed(self) -> list[str]:
-        """Return a line if a sampler reads rows beyond memory, which windows would mix better."""
+        """Return a line if a sampler reads a split that windows of rows would mix better."""
         list_blocks = types.read_member(self.source, types.Source, "list_blocks")
         if self.sampler is None or list_blocks(self.train_split, self.spec) is None:
             return []

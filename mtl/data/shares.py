@@ -83,7 +83,7 @@ class Shares(abc.ABC):
 
 
 class Fixed(Shares):
-    """Shares that are constant over all positions.
+    """Shares of sources that are constant over all positions of the stream.
 
     Args:
       rates: a number for each source, at least 0, with a sum above 0.
@@ -102,7 +102,7 @@ class Fixed(Shares):
 
 
 class Scheduled(Shares):
-    """Shares that change from step to step.
+    """Shares of sources that change from step to step.
 
     Args:
       evaluate: a function from a first step and a stop step, which is excluded, to the rates of the

@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
     Attributes:
       label: the label as a text.
-      group: the group as a text, or None.
+      group: the text behind `qid:`; None without a group.
       indexes: the indexes in the line, int64 [n].
       numbers: the number behind each index, float32 [n].
     """

@@ -33,7 +33,8 @@ _KINDS = {"float32": "float_list", "string": "bytes_list"}
 class TfRecord(types.Source):
     """A source that reads TFRecord files.
 
-    TensorFlow streams files from gs://. Other remote files are first copied to this machine.
+    TensorFlow streams files from gs://; remote files of other storage are first copied to this
+    machine.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.

@@ -91,7 +91,7 @@ def find_form(field: spec_lib.Field, cells: Cells) -> written_numbers.Form:
 
 @functools.cache
 def make_form(between: str, before: str, place: int) -> written_numbers.Form:
-    """Return the patterns that extract keys or weights.
+    """Return the patterns that extract keys or weights from the text of a list with weights.
 
     Args:
       between: the character between the values of a list.

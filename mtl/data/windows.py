@@ -30,8 +30,8 @@ class Piece(NamedTuple):
     """Consecutive rows of a block.
 
     Attributes:
-      block: the number of the block.
-      start: the first row in the block, from 0.
+      block: the number of the block in the split.
+      start: the number of the first row in the block, from 0.
       stop: the row behind the last row.
     """
 

@@ -94,7 +94,7 @@ def to_plain(form: Form, text: str) -> str:
     """Convert a text to a plain number; append `form.mark` to a text in another format.
 
     Args:
-      form: the format of the number.
+      form: the format in which the number may be written.
       text: the whole text of a cell, without outer spaces.
 
     Returns:
@@ -108,7 +108,7 @@ def to_plain(form: Form, text: str) -> str:
 
 
 def check_forms(where: str, examples: Any) -> None:
-    """Fail unless `examples` maps fields to examples of numbers.
+    """Fail unless `examples` maps fields to examples of written numbers.
 
     Args:
       where: the name of the setting, with which the error message begins.

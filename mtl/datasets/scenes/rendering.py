@@ -129,7 +129,7 @@ def _draw_surfaces(
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
     """Return where rays hit the front of a plane.
 
-    The plane has all points p with `normal p = offset`.
+    The plane consists of all points p whose dot product with `normal` is `offset`.
 
     Args:
       rays: the directions of rays from the camera at the origin, [H, W, 3].

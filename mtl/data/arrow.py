@@ -125,7 +125,7 @@ class Arrow(types.Source):
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split, int64 [N], which the metadata of its files give.
 
-        Return None instead if training reads the split in windows of rows.
+        Return None if training reads the split in windows of rows.
         """
         return None if self._find_window(split) else np.arange(self._count_rows(split))
 

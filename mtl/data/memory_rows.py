@@ -25,7 +25,7 @@ _KINDS = {**packed.DTYPES, "string": np.int32}
 
 
 class _Place(NamedTuple):
-    """The range of columns of a field in the matrix of its type."""
+    """The columns of a field in the matrix that stores all fields of the same type."""
 
     start: int
     stop: int

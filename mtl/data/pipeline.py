@@ -96,10 +96,10 @@ class Pipeline:
       train_split: the name of the split for training and feature statistics.
       eval_split: the name of the split for evaluation.
       shuffle_buffer: the size of TensorFlow's shuffle buffer in records. A perfect shuffle needs a
-        buffer as large as the split; a smaller buffer only mixes nearby records. 1 keeps the order.
-        TensorFlow reserves 24 bytes for each record of the buffer, even if the split is smaller.
-        Sources that hold their rows in memory, such as `arrow.Arrow`, shuffle all rows without a
-        buffer.
+        buffer as large as the split; a smaller buffer only mixes nearby records. The value 1 keeps
+        the order of the records. TensorFlow reserves 24 bytes for each record of the buffer, even
+        if the split is smaller. Sources that hold their rows in memory, such as `arrow.Arrow`,
+        shuffle all rows without a buffer.
       cache: True lets each process decode the whole training split once, when it starts, and keep
         the rows in memory. With `cache`, training shuffles all rows in every epoch, for any
         `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and

@@ -28,7 +28,7 @@ class _Mixing(types.Mixing):
     Attributes:
       alpha: both parameters of the Beta distribution of the mixing shares, above 0; 1 is uniform.
         With alpha near 0, most rows stay almost unchanged.
-      rate: the probability that a step mixes, in (0, 1].
+      rate: the probability that a training step mixes rows, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
@@ -60,21 +60,21 @@ class _Mixing(types.Mixing):
 class Mixup(_Mixing):
     """`x = l x_i + (1 - l) x_j` and `loss = l loss_i + (1 - l) loss_j`, l ~ Beta(alpha, alpha).
 
-    H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
-    2018, arXiv:1710.09412. As in the authors' code, all rows of a slice have the same l. Mixup
-    works for any encoded column: images, numbers, vectors of tokens.
+    Zhang, Cisse, Dauphin, and Lopez-Paz, "mixup: Beyond Empirical Risk Minimization", 2018,
+    arXiv:1710.09412. As in the authors' code, all rows of a slice have the same mixing share l.
+    Mixup works for any encoded column: images, numbers, vectors of tokens.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
         ImageNet and 1 for CIFAR-10.
-      rate: the probability that a step mixes, in (0, 1].
+      rate: the probability that a training step mixes rows, in (0, 1].
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
     alpha: float = 0.2
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Mix each row of the columns {column: [B, ...]} with its partner."""
+        """Mix each row of the columns {column: [B, ...]} with its partner row."""
         columns, share = self._select_columns(inputs), self._draw_share()
         partners = _draw_partners(columns)
         mixed = {
@@ -89,14 +89,16 @@ class CutMix(_Mixing):
     """Copies a box of another image into each image, and weighs the two losses by area.
 
     The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). The
-    middle of the box is any pixel, and parts outside the image are cut off. The loss of the image's
-    original labels has the weight 1 minus the share of the image that the box covers. As in the
-    authors' code, all rows of a slice have the same box. S. Yun et al., "CutMix: Regularization
-    Strategy to Train Strong Classifiers with Localizable Features", 2019, arXiv:1905.04899.
+    middle of the box is any pixel, and parts outside the image are cut off. The loss with the
+    image's original labels has the weight 1 - s, where s is the share of the image that the box
+    covers. As in the authors' code, all rows of a slice have the same box. Yun et al., "CutMix:
+    Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019,
+    arXiv:1905.04899.
 
     Attributes:
       alpha: both parameters of the Beta distribution, above 0; the paper takes 1.
-      rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
+      rate: the probability that a training step mixes rows, in (0, 1]; the paper takes 0.5 for
+        CIFAR.
       columns: the columns that are mixed, by name; None for all. The columns must be images of the
         same height and width. Other columns keep their values.
     """
@@ -104,7 +106,7 @@ class CutMix(_Mixing):
     is_even = False
 
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
-        """Copy a box from its partner into each image of the columns {column: [B, H, W, C]}."""
+        """Copy a box from its partner image into each image of columns {column: [B, H, W, C]}."""
         columns = self._select_columns(inputs)
         height, width = _find_size(columns)
         place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))
@@ -146,7 +148,7 @@ def cut_box(
     """Compute which pixels of an image the box of CutMix covers.
 
     Args:
-      share: l, a scalar in [0, 1].
+      share: l, the share of the image that stays outside of the box, a scalar in [0, 1].
       place: the middle of the box, as two shares in [0, 1) of the height and the width.
       height: H.
       width: W.

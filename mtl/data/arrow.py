@@ -2,9 +2,9 @@
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
-`Arrow` reads only the columns that the Spec names. Values mean the same as in a DataFrame: a null
-is an absent value, and a text may hold a number or a list such as a|b. Lists may also be columns of
-lists. Decimals are numbers; dates and times are texts, such as "2024-05-31".
+`Arrow` reads only the columns that the Spec names. Values are interpreted as in a DataFrame: a null
+is an absent value, and a text may hold a number or a list such as a|b. A field of lists may also be
+a column of lists. Decimals are numbers; dates and times are texts, such as "2024-05-31".
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Arrow(types.Source):
     """A source that reads files of the columnar formats of Apache Arrow.
 
     Checksums of Parquet pages are verified if the file has checksums. If a split fits into half of
-    the memory, its rows stay in memory, and training shuffles all rows in every epoch. Otherwise
-    training reads blocks of rows, such as row groups of Parquet, in random order, and shuffles the
-    rows of one window at a time. In memory and in windows, a run can continue with another number
-    of workers, because the batches of all workers together do not change.
+    the memory, its rows stay in memory, and training shuffles all rows in every epoch. For a larger
+    split, training reads blocks of rows, such as row groups of Parquet, in random order, and
+    shuffles the rows of one window at a time. With all rows in memory and with windows, a run can
+    continue with another number of workers, because the batches of all workers together do not
+    change.
 
     Attributes:
       files: {split: path or paths}, each a file, a glob or a folder. The extension of a file gives
@@ -82,12 +83,13 @@ class Arrow(types.Source):
         get a text column `year`.
       data_dir: the folder in which relative paths start; "" is the current folder.
       rename: {field: column}, if the column has another name than the field.
-      cells: settings for texts, as in `frames.Frames`.
+      cells: the settings by which texts are read, such as the marks of absent values; see
+        `frames.Table`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
-        shuffled well only if a window holds many blocks. None means all rows if the split fits into
-        half of the memory, and otherwise 500,000 rows. Set the window if the memory of the workers
-        differs, because all workers need the same window.
+        shuffled well only if a window holds many blocks. With None, a split that fits into half of
+        the memory is kept as a whole, and for a larger split, the window has 500,000 rows. Set the
+        window if the memory of the workers differs, because all workers need the same window.
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden. The first row of
         the sheet names the columns.
     """
@@ -123,7 +125,7 @@ class Arrow(types.Source):
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split, int64 [N], which the metadata of its files give.
 
-        Return None instead if training reads the split in windows of rows.
+        Return None if training reads the split in windows of rows.
         """
         return None if self._find_window(split) else np.arange(self._count_rows(split))
 
@@ -193,7 +195,8 @@ class Arrow(types.Source):
     def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
         """Return {field: values} for each part of the files of a split.
 
-        The caller keeps the values in memory, so this method frees an earlier copy of the split.
+        The caller keeps the values in memory, so this method first frees the copy of the split that
+        `decode` may have cached.
 
         Raises:
           UserError: a file is damaged, lacks a column, or has a column of another type than the
@@ -223,7 +226,7 @@ class Arrow(types.Source):
         return self.column_names
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields, and mark weights that share a column with the values of their list."""
+        """Return the fields, with `part_of` set for lists whose weights are in the same column."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self._first_columns, *self.rename])
@@ -361,12 +364,12 @@ def to_table(
     """Convert an Arrow table so that its values mean the same as in a DataFrame.
 
     Args:
-      place: the file and its part, for errors.
+      place: the names of the file and of its part, with which error messages begin.
       table: the rows.
       column_names: {field: column}.
       fields: {name: field}.
       cells: settings for texts.
-      first_row: the number of the first row.
+      first_row: the number of the first row of `table` in its part of the file.
 
     Raises:
       UserError: a column has a type that no field can hold.
@@ -485,9 +488,9 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     """Read some columns of a part of a file.
 
     Args:
-      path: the file, for the error.
-      part: the part of the file.
-      columns: the names of the columns.
+      path: the path of the file, which the error message names.
+      part: the part of the file to read.
+      columns: the names of the columns to read.
 
     Raises:
       UserError: the part cannot be read; the error names the file and the part.
@@ -499,7 +502,7 @@ def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema)
     """Fail unless a file has exactly one column of each name.
 
     Args:
-      path: the file, for errors.
+      path: the path of the file, which error messages name.
       column_names: {field: column}.
       schema: the schema of the file.
 

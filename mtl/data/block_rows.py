@@ -93,7 +93,7 @@ class Windowed:
           num_shards: the number of processes, which get equal shares of every batch.
           shard: the index of this process, from 0.
           start_step: the step of the first batch.
-          together: the number of steps in an element; the rows of its steps follow one another.
+          together: the number of steps whose rows an element contains, one step after the other.
         """
         size = plan.batch_size // num_shards
         positions = np.arange(size) + shard * size
@@ -142,12 +142,12 @@ class Windowed:
         """Fail if the windows of a process need more memory than the process may use.
 
         Args:
-          where: the setting, for the error.
+          where: the name of the setting, with which the error message begins.
           plan: the order of the rows.
           num_shards: the number of processes, which share the rows of a window.
 
         Raises:
-          UserError: the windows exceed the memory.
+          UserError: the windows need more memory than the process may use.
         """
         rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
         size = rows * self._layout.row_bytes
@@ -159,11 +159,11 @@ class _WindowReader:
 
     Args:
       plan: the order.
-      layout: the layout of the fields.
+      layout: the positions of the fields in memory.
       fields: {name: field}.
       blocks: the blocks.
-      positions: the places in a batch that this process reads, int64 [P].
-      make_rows: returns the rows of a window with this layout, given {field: their values}.
+      positions: the positions in a batch whose rows this process reads, int64 [P].
+      make_rows: a function from the values of a window, {field: values}, to its rows in memory.
     """
 
     def __init__(

@@ -39,8 +39,9 @@ class Choice(NamedTuple):
     """A rule that selects the rows of a new split from an existing split.
 
     Attributes:
-      takes: a function of row numbers, int64 [B], and of {key: texts, [B]}. The result is a mask of
-        the selected rows, bool [B]. Without keys, the function must also accept NumPy arrays.
+      takes: a function from row numbers, int64 [B], and from the keys of these rows, {key: texts,
+        [B]}, to a mask of the selected rows, bool [B]. If `keys` is empty, `takes` must also accept
+        NumPy arrays.
       keys: the fields whose texts `takes` gets; an absent value is an empty text.
     """
 
@@ -107,10 +108,11 @@ class ChosenRows(types.Source):
         """Return a specification with the fields of `key_types` as further features.
 
         Args:
-          spec: the specification; its fields stay as they are.
+          spec: the specification to extend.
 
         Returns:
-          The wider specification. An added field has a default, so a row may lack the key.
+          A specification with the unchanged fields of `spec`, and with the added features. An added
+          feature has a default, so a row may lack the key.
         """
         kinds = {name: kind for name, kind in self.key_types.items() if name not in spec.fields}
         absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
@@ -236,8 +238,9 @@ class ChosenRows(types.Source):
 
         Args:
           choice: the rule of selection.
-          read: reads fields of a split. Keys are read in a separate pass, because a Spec may lack
-            them.
+          read: a function that reads the fields of a specification from a split, such as
+            `self.source.scan`. This function reads the keys in a separate pass, because a Spec may
+            lack the keys.
         """
         if not choice.keys:
             return None, {}
@@ -251,8 +254,8 @@ class ChosenRows(types.Source):
           choice: the rule.
 
         Returns:
-          The number of all rows, and the number of selected rows. A malformed record ends both
-          counts without an error.
+          The number of all rows of the split, and the number of rows that the rule selects. At a
+          malformed record, counting stops without an error.
         """
 
         @tf.autograph.experimental.do_not_convert
@@ -286,7 +289,7 @@ class ChosenRows(types.Source):
         """Read the keys of raw records.
 
         Args:
-          choice: a rule, which names the keys.
+          choice: the rule whose keys are read.
           batch: B raw records, as `decode` takes them.
 
         Returns:
@@ -432,7 +435,7 @@ def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Datase
 
 
 def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the mask of selected rows, bool [B], outside of any graph of the caller."""
+    """Return the mask of selected rows, bool [B], computed outside of the caller's graph."""
     if not choice.keys:
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):

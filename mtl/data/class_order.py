@@ -31,17 +31,17 @@ _PASSES = 64
 class ClassOrder(types.RowOrder):
     """The row order of an endless stream of passes with a number of draws for each class.
 
-    After any pass, the number of draws of a class differs by at most 1/2 from the sum of
-    `find_due`.
+    After any pass, the number of draws that a class has had so far differs by at most about 1/2
+    from the sum of the numbers that `find_due` returned for this class.
 
     Args:
       rows: the row numbers of each class j, int64 [N_j].
       names: the name of each class, which seeds the order of its rows.
-      find_due: a function of the first pass and of the pass behind the last. The result is the
-        number of draws that each class should get in each pass, float64 [passes, C]: at least 0,
-        and not all 0.
-      batch_size: the rows of a batch over all workers.
-      seed: the seed of the order.
+      find_due: a function from a first pass and a stop pass, which is excluded, to the number of
+        draws that each class should get in each of these passes, float64 [passes, C]. Each of these
+        numbers of draws is at least 0, and not all are 0.
+      batch_size: the number of rows in a batch over all workers.
+      seed: the seed of the random order of the rows.
       is_shuffled: False sorts the rows of each pass by their numbers.
     """
 
@@ -84,13 +84,13 @@ class ClassOrder(types.RowOrder):
         return rows
 
     def _add_block(self) -> None:
-        """Count the draws of the next block of passes."""
+        """Extend `_due` and `_starts` by the draws in the next `_PASSES` passes."""
         sums, counts = self._sum_due(len(self._due) - 1)
         self._due.append(sums[-1])
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of parts and draws before each pass of a block, [passes + 1, C]."""
+        """Return the draws of each class before each pass, in parts and whole, [passes + 1, C]."""
         first = block * _PASSES
         parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
         sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)

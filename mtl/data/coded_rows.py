@@ -46,7 +46,7 @@ _NUMBERS, _IDS = "\0numbers", "\0ids"
 
 
 class _Numbers(NamedTuple):
-    """A field of int32 in a `memory_rows.Layout`."""
+    """An int32 field, such as the numbers of texts, as `memory_rows.Layout` needs it."""
 
     shape: tuple[int | None, ...]
     is_ragged: bool
@@ -54,20 +54,22 @@ class _Numbers(NamedTuple):
 
 
 class Coding:
-    """The fields and ids of coded features: all scalar fields share two matrices.
+    """Replaces texts by numbers, and looks up ids of values.
+
+    All fields with a single value in each row share two matrices: one of numbers, and one of ids.
 
     Args:
       spec: the fields of the rows.
-      encoders: the functions that look up ids.
+      encoders: the functions that look up ids, {field: {column: function}}.
 
     Attributes:
-      encoders: the functions that look up ids.
-      scalars: the fields of scalar texts.
-      scalar_ids: (field, column) of the ids of scalar fields.
-      other_ids: (field, column) of the ids of fields with several values in a row.
+      encoders: the functions that look up ids, {field: {column: function}}.
+      scalars: the names of the coded fields with one text in each row.
+      scalar_ids: the pairs (field, column) with one id in each row.
+      other_ids: the pairs (field, column) with several ids in each row.
       fields: {name: field} of all fields in memory.
-      added: the names of features of a batch that are not fields of `spec`.
-      texts: the texts for which numbers stand.
+      added: the names of the features that a batch has in addition to the fields of `spec`.
+      texts: the distinct texts, which numbers replace in the batches.
     """
 
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
@@ -98,7 +100,7 @@ class Coding:
         return scalars, [field.name for field in texts if field.shape]
 
     def _divide_ids(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (field, column) for the ids of scalar fields, and for all other ids."""
+        """Return the pairs (field, column) with one id in a row, and those with several ids."""
         scalars: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for name, columns in self.encoders.items():
@@ -149,7 +151,7 @@ class Coding:
         return in_memory_values
 
     def _place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
-        """Put the ids of fields, and the numbers of their texts, in their places in `values`."""
+        """Add the ids of fields to `values`, and stack the numbers and ids of scalar fields."""
         for pair in self.other_ids:
             values[name_code(*pair)] = ids[pair]
         if self.scalars:
@@ -160,7 +162,7 @@ class Coding:
     def choose(
         self, values: Mapping[str, Any], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Return the fields of a specification, and the added features.
+        """Return the values of the fields of a specification, and of the features in `added`.
 
         Args:
           values: {name: [B, ...]}.
@@ -168,7 +170,8 @@ class Coding:
           with_labels: False leaves out the labels.
 
         Returns:
-          {name: [B, ...]}. The added features hold the numbers and ids of coded scalar texts.
+          {name: [B, ...]}. The features in `added` contain the numbers of scalar texts, and the ids
+          of all coded fields.
         """
         names = [*(spec.fields if with_labels else spec.feature_fields), *self.added]
         return {name: values[name] for name in names if name in values}
@@ -192,7 +195,7 @@ class Coding:
 
 
 def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
-    """Return the columns of a matrix of numbers, int64; [] without the matrix."""
+    """Return the columns of a matrix of numbers as int64; [] if the batch lacks the matrix."""
     if name not in features:
         return []
     # One operation for all columns: a slice for each would take longer than the lookups.
@@ -200,7 +203,7 @@ def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
 
 
 class Texts:
-    """The distinct texts of rows, by the numbers that stand for them in the batches.
+    """Stores the distinct texts of rows, and finds a text by its number in the batches.
 
     Attributes:
       most_rows: the texts of a window are dropped once this number of later rows is in batches;
@@ -218,7 +221,7 @@ class Texts:
 
         Args:
           texts: {field: its distinct texts} of some rows.
-          rows: the number of these rows.
+          rows: the number of rows that `texts` comes from.
         """
         with self._lock:
             firsts = {name: self._ends.get(name, 0) for name in texts}
@@ -238,7 +241,7 @@ class Texts:
         """Return texts by their numbers.
 
         Args:
-          field: the field of the texts.
+          field: the name of the field that contains the texts.
           numbers: int64 of any shape [...], from batches that are still in use.
 
         Returns:
@@ -258,11 +261,11 @@ class Texts:
 
 
 class _TextPart(NamedTuple):
-    """The distinct texts of the rows of a split, or of a window.
+    """The distinct texts of all rows of a split, or of the rows in one window.
 
     Attributes:
       rows: the number of rows.
-      firsts: {field: the number of its first text}.
+      firsts: {field: the number that stands for the first text of the field}.
       texts: {field: its texts}.
     """
 
@@ -275,9 +278,9 @@ class CodedRows(in_memory.InMemory):
     """The rows of a source in memory, with numbers of distinct texts, and with ids of texts.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       spec: the fields of the rows.
-      coding: turns the values of fields into numbers and ids.
+      coding: the object that turns the values of fields into numbers and ids.
     """
 
     def __init__(self, source: types.Source, spec: spec_lib.Spec, coding: Coding):
@@ -287,7 +290,7 @@ class CodedRows(in_memory.InMemory):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn numbers of rows [B] into {name: [B, ...]}, with numbers and ids; see `Coding`."""
+        """Turn row numbers into {name: [B, ...]}, with numbers of texts, and ids; see `Coding`."""
         return self._coding.choose(self._take(batch), spec, with_labels)
 
     def _read(self, split: str) -> memory_rows.Rows:
@@ -298,12 +301,12 @@ class CodedRows(in_memory.InMemory):
 
 
 class CodedWindows(block_rows.Windowed):
-    """Makes training batches of a split in blocks, with numbers and ids of texts.
+    """Makes training batches of a split that is read in blocks, with numbers of texts, and ids.
 
     Args:
       spec: the fields of the rows.
       blocks: the blocks of the split.
-      coding: turns the values of fields into numbers and ids.
+      coding: the object that turns the values of fields into numbers and ids.
     """
 
     def __init__(self, spec: spec_lib.Spec, blocks: types.Blocks, coding: Coding):
@@ -314,7 +317,7 @@ class CodedWindows(block_rows.Windowed):
     def take_batches(
         self, plan: windows.Plan, *, num_shards: int = 1, together: int = 1, **settings: Any
     ) -> tf.data.Dataset:
-        """Return endless raw batches for `decode`, each of `together` steps."""
+        """Return endless raw batches for `decode`, each with the rows of `together` steps."""
         element = together * plan.batch_size // num_shards
         self._coding.texts.most_rows = _MOST_ELEMENTS * element
         return super().take_batches(plan, num_shards=num_shards, together=together, **settings)
@@ -322,7 +325,7 @@ class CodedWindows(block_rows.Windowed):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn a raw batch of B rows into {name: [B, ...]}, with numbers and ids; see `Coding`."""
+        """Turn a raw batch into {name: [B, ...]}, with numbers of texts, and ids; see `Coding`."""
         return self._coding.choose(self._unpack(batch), spec, with_labels)
 
     def _make_rows(self, values: Mapping[str, packed.Values]) -> memory_rows.Rows:
@@ -330,14 +333,15 @@ class CodedWindows(block_rows.Windowed):
 
 
 class _Coded:
-    """The values of a field, as numbers of its distinct values.
+    """The values of a field, each replaced by its number among the distinct values.
 
     Args:
       values: the values of all rows, as `packed.pack` returns them.
       field: the field.
 
     Attributes:
-      numbers: the number of each value, an array [N, ...] or lists, int32.
+      numbers: for each value, its number among the distinct values, int32: an array [N, ...] or
+        lists.
       distinct: the distinct values, [D].
       texts: the distinct values as an Arrow array, which takes less memory; None for whole numbers.
     """
@@ -364,7 +368,7 @@ class _Coded:
         self.numbers = packed.Lists(numbers, splits)
 
     def take(self, table: np.ndarray) -> Any:
-        """Return the ids of all values in the form of `numbers`, given ids of distinct values."""
+        """Return the ids of all values, in the form of `numbers`, given ids of distinct values."""
         if isinstance(self.numbers, packed.Lists):
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]
@@ -401,7 +405,7 @@ class Lookups:
         self._session.run(initializer)
 
     def __call__(self, distinct: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the ids of distinct values, int32 [D], of each encoder, given the values [D]."""
+        """Return the ids, int32 [D], of each encoder for the distinct values [D] of its field."""
         tables = []
         for (placeholder, ids), values in zip(self._encodings, distinct, strict=True):
             parts = [np.zeros([0], np.int32)]
@@ -417,23 +421,23 @@ class Lookups:
 
 
 def name_code(field: str, column: str) -> str:
-    """Return the name of the ids of a field for a column among the features of a batch."""
+    """Return the name of the feature of a batch that contains the ids of a field for a column."""
     return f"{field}\0{column}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodedPipeline(pipeline.Pipeline):
-    """A pipeline whose training batches hold numbers of texts, and ids: see `unpack`.
+    """A pipeline whose training batches contain numbers in place of texts, and ids: see `unpack`.
 
     Attributes:
-      encoders: the functions that look up ids.
+      encoders: the functions that look up ids, {field: {column: function}}.
     """
 
     encoders: Encoders = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def starts_anywhere(self) -> bool:
-        """True, because `code_texts` takes only such pipelines."""
+        """True, because `code_texts` accepts only pipelines that can start at any step."""
         return True
 
     @functools.cached_property
@@ -453,9 +457,9 @@ class CodedPipeline(pipeline.Pipeline):
         return features, {name: values[name] for name in labels}
 
     def unpack(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the features of a training batch with texts, and remember the ids of columns.
+        """Return a training batch's features with texts in place of numbers, and remember the ids.
 
-        Texts come from Python. The step makes them only if it reads them.
+        Texts come from Python. A training step makes the texts of a feature only if it reads them.
 
         Args:
           features: the features of the batch, with numbers in place of texts, {name: [B, ...]}.
@@ -476,7 +480,7 @@ class CodedPipeline(pipeline.Pipeline):
         return values
 
     def _make_texts(self, name: str, numbers: Any) -> Any:
-        """Return the texts of a field by their numbers, as the memory of texts counts them."""
+        """Return the texts of a field, given the numbers that `Coding.texts` gave to the texts."""
 
         def read(flat: np.ndarray) -> np.ndarray:
             return self._coding.texts.find(name, flat)

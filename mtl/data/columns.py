@@ -2,7 +2,7 @@
 
 values = columns.read_column(spec.fields["age"], table["AGE"], frames.PLAIN_CSV)
 
-The values mean the same as in `frames.Table`, which reads values one by one. In a text column, each
+Values are interpreted as in `frames.Table`, which reads values one by one. In a text column, each
 distinct text is parsed once.
 """
 
@@ -53,8 +53,8 @@ def read_column(
       column: the column.
       cells: settings for texts.
       fills_texts: True reads an absent text of a required field as an empty text, as in a
-        DataFrame. False returns None for a column with such an absent text, which is an error in a
-        CSV file.
+        DataFrame. If False, the function returns None for a column with an absent text of a
+        required field, because such a text is an error in a CSV file.
 
     Returns:
       The values of N rows. None if a value does not suit the field, or if only a slower reader,
@@ -194,7 +194,7 @@ def _read_texts(
 
 
 def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
-    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts.
+    """Rewrite numbers in the format `form` as plain numbers; append `form.mark` to all other texts.
 
     Args:
       texts: an Arrow array of texts [N]; nulls remain nulls.

@@ -3,8 +3,8 @@
 read = copies.Reader(["s3://bucket/a.csv", "s3://bucket/b.csv"])       # copies both
 lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(lambda path: read.lines(path, ""))
 
-The saved state of an iterator holds the paths of the original files. So another process can
-continue from the state, although its copies have other paths.
+The saved state of an iterator holds the paths of the original files. So another process can load
+the state of an iterator, although the paths of its local copies differ.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class Csv(types.Source):
 
     Spaces around a value and blank lines are dropped. If tabs separate the values, a line of tabs
     is also blank. Put double quotes around a value that contains the delimiter, without spaces
-    outside of the quotes. A value cannot hold a line break. `mtl.spec.literals` defines valid
-    numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
+    outside of the quotes. A value cannot hold a line break. Numbers such as 1000 and 1e3 are valid,
+    but 1,000, 1_000 and 0x3E8 are errors; see `mtl.spec.literals`.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -48,20 +48,21 @@ class Csv(types.Source):
         items of a list of lists. Write the values of an array row by row.
       item_delimiter: the character between values in an item of a list of lists. Write an item
         without values as an empty text, or as `item_delimiter` alone.
-      weight_delimiter: the character between a value and its weight in a list with weights. This
-        setting has no effect on weights in a separate column.
+      weight_delimiter: the character between a value and its weight in a list with weights.
+        `weight_delimiter` has no effect on weights in a separate column.
       missing: texts that mark an absent value. The default of the field replaces an absent value;
         without a default, a list becomes empty, and a label becomes a missing label. In a scalar
         string feature without a default, an empty text is a value, which columns treat as an
-        unknown category. In all other fields without a default, an absent value is an error.
+        unknown category. Apart from lists, labels and such empty texts, an absent value in a field
+        without a default is an error.
       comment: the text at the start of lines to drop; "" drops no lines.
       missing_in: {field: further texts that mark an absent value of this field}.
       rename: {field: column}, if the column has another name than the field.
       number_forms: {field: the number 1.5 or 1234.5 in the format of the file}, for a field of
         single numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
-        "$1,234.5", "1.5%" or "1.5 km". Every number needs the unit, which is dropped: 45.3% becomes
-        45.3. The numbers (12.5) and 12.5- are negative. With "<" before the example, limits such as
-        <0.5 and 10+ are the numbers 0.5 and 10.
+        "$1,234.5", "1.5%" or "1.5 km". If the example has a unit, every number needs this unit,
+        which is dropped: 45.3% becomes 45.3. The numbers (12.5) and 12.5- are negative. If the
+        example begins with "<", limits such as <0.5 and 10+ are read as the numbers 0.5 and 10.
     """
 
     files: files.Files
@@ -132,7 +133,7 @@ class Csv(types.Source):
         return csv_columns.read_split(self, split, self._mark_parts(spec.fields))
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def _find(self, split: str) -> list[str]:
@@ -189,7 +190,7 @@ class Csv(types.Source):
         checks.require(header == self._header, f"{path} line 1", rule, text)
 
     def _mark_parts(self, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-        """Return the fields, and mark weights that share a column with the values of their list."""
+        """Return the fields, with `part_of` set for lists whose weights are in the same column."""
         if not spec_lib.find_weighted(fields):
             return fields
         return weighted_lists.mark_parts(fields, [*self.names, *self.rename])
@@ -197,7 +198,7 @@ class Csv(types.Source):
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
-        """Return {field: column index}; the counts of items come from the column of the items."""
+        """Return {field: column index}; a field that counts items uses the column of the items."""
         return {name: self._find_position(fields[spec.counted.get(name, name)]) for name in fields}
 
     def _find_position(self, field: spec_lib.Field) -> int:
@@ -310,7 +311,8 @@ class Csv(types.Source):
         """Return the texts that mark an absent value of a field.
 
         Args:
-          field: the field. If it is a single text without a default, an empty text is not a mark.
+          field: the field. For a field of a single text without a default, the empty text is no
+            mark but a value.
         """
         is_text = field.dtype == "string" and not field.shape and field.is_required
         marks = (*self.missing, *self.missing_in.get(field.column, ()))
@@ -319,7 +321,8 @@ class Csv(types.Source):
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
         """Return the form in which the file writes the numbers of a field; None for plain values.
 
-        Values and weights of a list in one column have a form that extracts them from a text.
+        If a list and its weights share one column, the form extracts either the values or the
+        weights from a text such as a:0.3|b:0.7.
 
         Raises:
           UserError: `number_forms` names the field, but the field does not hold single numbers.
@@ -348,8 +351,8 @@ class Csv(types.Source):
           path: one of the files of a split.
 
         Yields:
-          (line number from 1, line as bytes). If the file cannot be read further, the last element
-          has an error message, a str, in place of the line.
+          Pairs of the line number, from 1, and the line as bytes. If the file cannot be read
+          further, the last element has an error message, a str, in place of the line.
 
         Raises:
           UserError: the file is not text, or has another header than the first file.
@@ -481,7 +484,7 @@ def _to_text(default: Any) -> str:
 
 
 def _to_plain(texts: tf.Tensor, form: written_numbers.Form) -> tf.Tensor:
-    """Rewrite numbers of a form as plain numbers; append the mark of the form to other texts."""
+    """Rewrite numbers in the format `form` as plain numbers; append `form.mark` to other texts."""
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = tf.strings.regex_replace(plain, pattern, replacement)
@@ -526,8 +529,8 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
     """Return a tensor that is True if all texts [N] match a pattern.
 
-    A single match of the joined texts is much faster than N matches. A text with a line break may
-    match as two texts, but TensorFlow refuses it as a number.
+    One match against the joined texts is much faster than N matches, one for each text. A text with
+    a line break may match as two texts, but TensorFlow refuses it as a number.
     """
     text = tf.strings.reduce_join(texts, separator="\n")
     return tf.strings.regex_full_match(text, rf"(?:{pattern}(?:\n{pattern})*)?")

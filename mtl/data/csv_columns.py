@@ -2,8 +2,9 @@
 
 for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
-`Csv.decode` takes several times as long. If Arrow might read a file differently from `Csv.decode`,
-`read_split` raises an error. After this error, `Csv.decode` reads the file, and names a bad line.
+`Csv.decode` takes several times as long as this reader. If Arrow might read a file differently from
+`Csv.decode`, `read_split` raises an error. After this error, the caller reads the file with
+`Csv.decode`, which names a bad line.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def read_split(
     """Yield {field: values} of all rows of a split, one chunk of a file at a time.
 
     Args:
-      source: the settings and the files.
+      source: the source of the CSV files, with its settings.
       split: the split.
       fields: {name: field}.
 
@@ -75,7 +76,7 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
 
     Args:
       path: the file, which is decompressed if its name ends in ".gz".
-      skip: the number of lines to leave out at the start.
+      skip: the number of lines to leave out at the start of the file.
 
     Yields:
       Lines, each with a line feed at its end. A chunk may be empty.

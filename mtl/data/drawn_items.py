@@ -29,20 +29,22 @@ class DrawnItems:
     """Draws `num` items for each batch, each with a probability of `count^power / sum count^power`.
 
     The count of an item is the number of its rows in the training split. Power 1 draws items in
-    proportion to their counts, and power 0 draws all items equally often. Power 0.75 is the choice
-    of T. Mikolov et al., "Distributed Representations of Words and Phrases and their
+    proportion to their counts, and power 0 draws all items equally often. The default power, 0.75,
+    is the choice of Mikolov et al., "Distributed Representations of Words and Phrases and their
     Compositionality", 2013, arXiv:1310.4546. The same item may be drawn twice for a batch.
 
     Each item becomes an additional row behind the other rows of the batch. The additional row has
     the features of the item, and copies all other features from a row of the batch. Since its
     labels are missing, the additional row has no weight in the losses of other heads. But batch
-    norm and auxiliary losses without a label use the row, and the model encodes its copied
-    features. Each micro-batch and each replica gets an equal part of the items.
+    norm and auxiliary losses without a label use the additional row, and the model encodes the
+    features that this row copies. Each micro-batch and each replica gets an equal part of the
+    items.
 
     Attributes:
-      num: the number of items drawn for a batch, over all replicas and workers.
+      num: the number of items drawn for a batch, over all replicas and workers: a multiple of the
+        number of parts into which all processes together cut a batch.
       features: the features of an item, which must be equal in all rows of the item.
-      power: the exponent of the counts, in [0, 1].
+      power: the exponent of the counts of the items, in [0, 1].
     """
 
     num: checks.Count
@@ -62,7 +64,7 @@ class DrawnItems:
           statistics: the statistics of the training split.
 
         Returns:
-          A copy whose `shares` are known.
+          A copy whose `shares` give the probability of each item.
         """
         entry = statistics.for_column(_name_statistics(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -85,7 +87,7 @@ class DrawnItems:
             checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return {name in the statistics: accumulator of items}.
+        """Return {name in the statistics: accumulator that counts items}.
 
         Args:
           task: the name of the head.
@@ -98,12 +100,13 @@ class DrawnItems:
     ) -> tf.data.Dataset:
         """Append rows of drawn items to each part of a batch.
 
-        The label field `drawn_field(task)` holds the items of the appended rows alone. `num` must be
-        a multiple of the number of parts of all processes together.
+        The label field `drawn_field(task)` names an item only in the appended rows.
 
         Args:
+          task: the name of the head.
           batches: (features, labels) of this process, with a static number of rows.
-          reading: the seed, the step, the parts of a batch, and the statistics with the items.
+          spec: the fields of the rows.
+          reading: the seed, the first step, the parts of a batch, and the statistics of the items.
 
         Returns:
           Batches with `num / reading.num_shards` additional rows.
@@ -156,7 +159,7 @@ class DrawnItems:
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
     ) -> dict[str, Any]:
-        """Return {feature: values of all items}; the input reads the values when it starts."""
+        """Return {feature: values of all items}; graph ops read the values from a file."""
         path = statistics.path(statistics.for_column(_name_statistics(task))["file"])
         parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
         tables, places = {}, iter(range(2 * len(self.features)))
@@ -245,7 +248,7 @@ class Items:
         """Return the items and their counts, and write their features to a file.
 
         Args:
-          directory: the folder of the file.
+          directory: the folder in which the file is written.
           column: the name of the statistics, which also gives the file its name.
 
         Returns:

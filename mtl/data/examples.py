@@ -39,7 +39,7 @@ def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return parts to join into the examples of a column: byte arrays, or bytes for all rows."""
+    """Return arrays of bytes to join, row by row, to examples; a scalar applies to all rows."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
@@ -53,7 +53,7 @@ def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any
 
 
 def _serialize_floats(name: str, values: np.ndarray) -> list[Any]:
-    """Return the bytes with which the example of every row starts, and the floats of each row."""
+    """Return the bytes of an example in front of its floats, and the floats of each row."""
     flat = np.ascontiguousarray(values, "<f4").reshape(len(values), math.prod(values.shape[1:]))
     width = flat.shape[1] * flat.itemsize
     zeros = _serialize_example(name, np.zeros(flat.shape[1], np.float32))

@@ -9,7 +9,7 @@ field_splits.ByTime.field = "day"
 field_splits.ByTime.starts = {"test": "2024-05-01"}
 field_splits.ByTime.form = "%d.%m.%Y"                    # if times are written as 31.05.2024
 
-The source needs named columns of texts or whole numbers.
+The source must have named columns, and the field must contain texts or whole numbers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ByKey(ByField):
 
     Attributes:
       held_out: {new split: share of the keys}.
-      seed: the seed of the draw.
+      seed: the seed of the hash by which a split is drawn.
     """
 
     held_out: splits.Shares
@@ -132,8 +132,9 @@ class ByTime(ByField):
     Attributes:
       starts: {new split: first time}, in ascending order; a split ends when the next split starts.
       form: the format of the times in the field, in directives of Python's strptime, such as
-        "%d.%m.%Y %H:%M". "" means formats such as 2024-05-31 and 2024/5/31 9:05. Times in `starts`
-        always have such formats.
+        "%d.%m.%Y %H:%M". "" means formats such as 2024-05-31 and 2024/5/31 9:05. This setting does
+        not affect the times in `starts`, which always have formats such as 2024-05-31 and 2024/5/31
+        9:05.
     """
 
     starts: Annotated[

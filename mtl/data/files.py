@@ -1,7 +1,8 @@
 """Finds, checks and opens the files of a split.
 
 paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="data")
-with files.open_binary(paths[0]) as lines: ...
+with files.open_binary(paths[0]) as lines:
+    first_line = next(lines)
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def check_files(where: str, files: Any) -> None:
     """Fail unless `files` maps each split to a path or several paths.
 
     Args:
-      where: the setting, for the error.
-      files: the value of the setting.
+      where: the name of the setting, with which the error message begins.
+      files: the value of the setting, {split: path or paths}.
 
     Raises:
       UserError: the value has another type, or names no split.
@@ -207,7 +208,7 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
     its size during the reading, TensorFlow raises an error; see `find_change`.
 
     Args:
-      paths: the files, one after the other.
+      paths: the files in the order of reading.
       skip: the number of lines to leave out at the beginning of each file.
       dropped: a pattern; a line is left out if the whole line matches.
     """
@@ -226,7 +227,7 @@ def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.
     """Return the same lines as `read_lines`, but read the files line by line.
 
     Args:
-      paths: the files, one after the other; names that end in ".gz" are decompressed.
+      paths: the files in the order of reading; a file whose name ends in ".gz" is decompressed.
       skip: the number of lines to leave out at the beginning of each file.
       dropped: a pattern; a line is left out if the whole line matches.
 
@@ -243,7 +244,7 @@ def find_change(error: str) -> str | None:
     """Find the path of a file that changed while TensorFlow read it.
 
     Args:
-      error: the message of an error.
+      error: the message of an error of TensorFlow.
 
     Returns:
       The path; None if the error has another cause.

@@ -1,4 +1,4 @@
-"""Constant fields in place of fields that a source lacks, and specifications of fewer fields.
+"""Makes constant fields in place of fields that a source lacks, and narrower specifications.
 
 fill = filled_fields.Filled(spec.fields["stars"], content=math.nan)
 fill.repeat(3)                                          # [nan, nan, nan]
@@ -68,7 +68,8 @@ def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
     """Return a specification with a single field, to read this field alone.
 
     Args:
-      field: a scalar field. Without a default, absent values are read as missing labels.
+      field: a scalar field; if it has no default, an absent value becomes the mark of a missing
+        label.
     """
     default = field.missing if field.default is None else field.default
     return spec_lib.Spec(

@@ -4,9 +4,10 @@ from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
 columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 512 values}
 
-Values in memory mean the same as in a CSV file. None, NaN, NA and an empty text mark an absent
-value: the default replaces it, and a label becomes a missing label. Spaces around a text are
-dropped. A number may be a text, and a list may be a text such as a|b.
+Values in memory are interpreted like values in a CSV file. None, NaN, NA and an empty text mark an
+absent value. The default of the field replaces an absent value, and an absent label becomes a
+missing label. Spaces around a text are dropped. A number may be a text, and a list may be a text
+such as a|b.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Table:
     Args:
       data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
       fields: the fields to read.
-      where: the name of the data in errors.
-      cells: settings for texts, which are read like cells of a CSV file. These settings define the
-        marks of absent values, and the characters between the values of a list.
+      where: the name of the data in error messages.
+      cells: the settings by which texts are read, as cells of a CSV file are read. The settings in
+        `cells` define the marks of absent values, and the characters between the values of a list.
       name_row: a function from a row number to the location of the row, for errors.
 
     Raises:
@@ -132,8 +133,8 @@ class Table:
         """Return True if a column holds whole numbers, such as 7 or 7.0.
 
         Args:
-          name: the column. Its absent values do not count; if all values are absent, the result is
-            False.
+          name: the column. Absent values of the column are ignored; if all values are absent, the
+            result is False.
         """
         values = [value for value in self._columns[name].tolist() if not _is_absent(value)]
         kinds = set(map(type, values))
@@ -154,7 +155,7 @@ class Frames(types.Source):
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
-      cells: settings for texts, as in `Table`.
+      cells: the settings by which texts are read, such as the marks of absent values; see `Table`.
     """
 
     splits: Mapping[str, Any]
@@ -223,8 +224,8 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
     """Write rows in memory to files, and return a source that reads the files.
 
     `source` may be `Frames`, or contain `Frames`; any other source is returned unchanged. A file
-    name, `<split>-<checksum>.tfrecord`, contains a checksum of the rows. So equal rows share a
-    file, and different rows never overwrite a file.
+    name, `<split>-<checksum>.tfrecord`, contains a checksum of the rows. So a file is overwritten
+    only by the same rows, never by different rows.
 
     Args:
       source: the source of the rows.
@@ -241,7 +242,7 @@ class _Cuts(NamedTuple):
     """The splits that a source around `Frames` divides, and the keys that decide the division.
 
     Attributes:
-      splits: the splits that are divided.
+      splits: the names of the splits that the source divides.
       keys: the fields that decide the split of a row; undivided splits may lack these fields.
     """
 

@@ -4,9 +4,9 @@ starts = np.array([0, 3, 5, 9])                        # three groups: rows 0 to
 rows = group_order.GroupOrder(np.arange(9), starts, batch_size=8, parts=2, seed=1)
 rows.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~row for a copy
 
-A pass contains each group once. Each part of a batch takes groups until the next group does not
-fit, or until the pass ends. So the batch of a step depends on nothing but the settings and the
-step.
+A pass contains each group once. A batch consists of equal parts, such as micro-batches; each part
+takes groups until the next group does not fit, or until the pass ends. So the batch of a step
+depends on nothing but the settings and the step.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GroupOrder(types.RowOrder):
     Args:
       rows: the row numbers of a split, int64 [N].
       starts: the index in `rows` of the first row of each group, and N at the end, int64 [G + 1].
-      batch_size: the rows of a batch over all workers.
+      batch_size: the number of rows in a batch over all workers.
       parts: the number of equal parts of a batch; the largest group must fit into a part.
-      seed: the seed of the order.
+      seed: the seed of the random order of the rows.
       is_shuffled: False keeps the order of the groups.
     """
 
@@ -52,7 +52,7 @@ class GroupOrder(types.RowOrder):
 
     @property
     def pads(self) -> bool:
-        """True, because copies of rows fill the parts of a batch."""
+        """True, because copies of rows fill a part of a batch if the next group does not fit."""
         return True
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -79,14 +79,14 @@ class GroupOrder(types.RowOrder):
         return rows
 
     def _fill(self, number: int, parts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return the row numbers at offsets in the parts of a pass."""
+        """Return the row numbers at some offsets in some parts of a pass; ~row for a copy."""
         (_, bounds), rows = self._cut_pass(number), self._order_pass(number)
         places, ends = bounds[parts] + offsets, bounds[parts + 1]
         row_numbers = rows[np.minimum(places, ends - 1)]
         return np.where(places < ends, row_numbers, ~row_numbers)
 
     def _cut(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the groups of a pass in order, and the offset of the first row of each part."""
+        """Return the groups of a pass in order, and where each part begins among their rows."""
         count = len(self._starts) - 1
         permutation = order.permute(count, self._seed, number) if self._is_shuffled else None
         groups = np.arange(count) if permutation is None else permutation

@@ -73,9 +73,9 @@ class Idx(types.Source):
         """Return the rows of a split as {field: bytes}.
 
         Raises:
-          UserError: the split or a file does not exist, or a file is damaged. Or the files of a
-            split differ in their numbers of rows, or differ from the files of the first split in
-            type or shape.
+          UserError: the split or a file does not exist, a file is damaged, the files of a split
+            differ in their numbers of rows, or a file differs in type or shape from the file of the
+            same field in the first split.
         """
         arrays = self._read_headers(split)
         return tf.data.Dataset.zip(
@@ -110,7 +110,7 @@ class Idx(types.Source):
 
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
-        """{field: header of the file in the first split}; `decode` does not get the split."""
+        """{field: header of the file in the first split}; `decode` does not know its split."""
         split, paths = next(iter(self.files.items()))
         return {field: _read_header(self._find(split, path)) for field, path in paths.items()}
 
@@ -186,7 +186,7 @@ def _measure_size(path: str) -> int:
 
 
 def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
-    """Return the header for a field; fail unless the array has the type and size of the field."""
+    """Return the header of a field's file; fail unless the array in the file suits the field."""
     where = f"Idx field {field.name!r}"
     checks.one_of(where, field.name, arrays)
     array = arrays[field.name]

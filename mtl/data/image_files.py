@@ -82,8 +82,8 @@ class ImageFiles(types.Source):
         """Decode a batch with the inner source, and replace paths by file contents, bytes [B].
 
         Raises:
-          InvalidArgumentError: when run, if a path lies outside of the folder.
-          NotFoundError: when run, if a file does not exist.
+          InvalidArgumentError: when the graph runs, if a path lies outside of the folder.
+          NotFoundError: when the graph runs, if a file does not exist.
         """
         values = self.source.decode(batch, spec, with_labels)
         fields = [name for name in self.fields if name in spec.fields]
@@ -149,7 +149,7 @@ class ImageFiles(types.Source):
           path: the path, as bytes or text.
 
         Returns:
-          The bytes of the file. Or an error message, a str, if the path lies outside of `folder`,
+          The bytes of the file; or an error message, a str, if the path lies outside of `folder`,
           or the file cannot be read.
         """
         text = os.fsdecode(path)

@@ -3,8 +3,8 @@
 rows = in_memory.InMemory(csv.Csv(files=...), spec)
 rows.list_rows("train")                     # [N]; a process reads the split once
 
-`Pipeline.cache` uses this source. Training then needs no saved state for the order of the rows: see
-`mtl.data.order`.
+`Pipeline.cache` uses this source. If all rows are in memory, training needs no saved state for the
+order of the rows: see `mtl.data.order`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InMemory(types.Source):
     """A source that decodes the rows of another source once, and keeps them in memory.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       spec: the fields of the rows.
     """
 
@@ -102,7 +102,7 @@ def read_split(
     """Return the values of all rows of a split, {field: its values in N rows}.
 
     Args:
-      source: reads and decodes the rows.
+      source: the source that reads and decodes the rows.
       split: the split.
       spec: the fields.
       setting: the name and the value of the setting that keeps rows in memory, for errors.
@@ -129,7 +129,8 @@ def join_blocks(
     Args:
       split: the split.
       fields: {name: field}.
-      blocks: {field: its values} of some rows each, in the order of the rows.
+      blocks: the consecutive blocks of the split, each as {field: its values in the rows of the
+        block}.
       setting: the name and the value of the setting that keeps rows in memory, for errors.
 
     Raises:

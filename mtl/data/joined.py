@@ -6,8 +6,9 @@ joined.Joined.source = @clicks/csv.Csv()
 joined.Joined.tables = {"user": @users/arrow.Arrow(), "item": @items/csv.Csv()}
 joined.Joined.fields = {"user": ["age", "country"], "item": ["price"]}
 
-The tables are in memory as packed values. When a row of the source is decoded, its key looks up a
-row in each table. The joined fields are features or labels of the Spec like all other fields.
+The tables are in memory as packed values. When a row of the source is decoded, the row of each
+table is found by the key. The joined fields are features or labels of the Spec like all other
+fields.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class _Table(NamedTuple):
     """Fields of a table in memory.
 
     Attributes:
-      where: the name of the table in errors.
+      where: the name of the table in error messages.
       places: {text of a key: row number}.
       num_rows: the number of rows.
       fields: {name: field}.
       values: {name: values of all rows}; an additional last row holds the defaults.
-      rows: the same values, prepared to take batches of rows fast.
-      required: a field without a default; "" if all fields have a default.
+      rows: `values` in a form from which batches of rows are gathered fast; None without fields.
+      required: the name of a field without a default; "" if all fields have a default.
     """
 
     where: str
@@ -65,7 +66,7 @@ class _Table(NamedTuple):
         """Return the row numbers of keys, int64 [B]; -1 if the table lacks a key.
 
         Args:
-          keys: packed keys, or int64 or bytes [B].
+          keys: the keys of B rows: packed texts, or an array of int64 or bytes.
         """
         if isinstance(keys, packed.Texts):
             return self._look_up(keys.distinct.to_pylist())[keys.numbers]
@@ -87,7 +88,7 @@ class _Table(NamedTuple):
         """Return the row numbers of keys; a key that the table lacks gets the row of defaults.
 
         Raises:
-          AbsentKeyError: the table lacks a key, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field of the table has no default.
         """
         return self.fill_rows(self.find_rows(keys))
 
@@ -95,7 +96,7 @@ class _Table(NamedTuple):
         """Replace -1 in row numbers by the number of the row that holds the defaults.
 
         Raises:
-          AbsentKeyError: the table lacks a key, and a field has no default.
+          AbsentKeyError: the table lacks a key, and a field of the table has no default.
         """
         is_absent = rows < 0
         if self.required and is_absent.any():
@@ -105,7 +106,7 @@ class _Table(NamedTuple):
         return rows
 
     def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
-        """Return {name: [B, ...]}; `find` turns keys or numbers [B] into rows of the table."""
+        """Return {name: [B, ...]}; `find` turns `keys` into row numbers of the table, [B]."""
         rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
         # The result of a Python function has no static shape.
         rows.set_shape(keys.shape)
@@ -134,7 +135,8 @@ class Joined(types.Source):
     Attributes:
       source: the source of the rows.
       tables: {key: source of the table}; the table has at most one row for each key.
-      fields: {key: fields of the table}. The source must not have columns of the same names.
+      fields: {key: names of the fields that the table with this key adds}. The source must not have
+        columns with the names of these fields.
       table_split: the split of each table that is read.
     """
 
@@ -206,8 +208,8 @@ class Joined(types.Source):
 
         Raises:
           UserError: when the graph is built, if a table has a bad row, or two rows with one key.
-          InvalidArgumentError: when the graph runs, if a table lacks a key, and a field has no
-            default.
+          InvalidArgumentError: when the graph runs, if a table lacks a key, and a field of the
+            table has no default.
         """
         fields = spec.fields if with_labels else spec.feature_fields
         is_numbered = isinstance(batch, Mapping) and _NUMBERS in batch
@@ -466,7 +468,7 @@ def _return_first(first: Any, *others: Any) -> Any:
 
 
 def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:
-    """Return a specification that includes a key.
+    """Return a specification with the fields of `spec` and a key of a table.
 
     Raises:
       UserError: the key is neither a text nor a whole number in the specification.

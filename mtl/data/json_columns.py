@@ -2,9 +2,9 @@
 
 for block in json_columns.read_files(paths, spec.fields):          # {field: packed values}
 
-`JsonLines.decode` takes several times as long. If Arrow might read a file differently from
-`JsonLines.decode`, `read_files` raises an error. After this error, `JsonLines.decode` reads the
-file.
+`JsonLines.decode` takes several times as long as this reader. If Arrow might read a file
+differently from `JsonLines.decode`, `read_files` raises an error. After this error, the caller
+reads the file with `JsonLines.decode`.
 """
 
 from __future__ import annotations

@@ -42,21 +42,22 @@ Values = Sequence[Any] | np.ndarray
 
 
 class Each(Protocol):
-    """A function that maps another function over rows; its ValueError names the row."""
+    """A function that maps another function over rows; a ValueError from it names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-        """Return the results for B rows."""
+        """Return the results of `make` for B rows."""
 
 
 @checks.dataclass
 class JsonLines(types.Source):
     """A source that reads JSON lines.
 
-    An object holds a value or a list for each field. If a field is null or lacking, its value is
-    absent: a value becomes the default, a list becomes empty, and a label becomes a missing label.
-    A field that none of the first 1,000 objects has is an error. Other keys of an object are
-    ignored. A number may be in quotes. A text such as "a|b" in place of a list is an error. At the
-    first use of a compressed file, the process reads the whole file to check that it is complete.
+    An object holds a value or a list for each field. A field that is null or lacking is absent. An
+    absent value becomes the default of the field, an absent list becomes empty, and an absent label
+    becomes a missing label. A field that none of the first 1,000 objects has is an error. Other
+    keys of an object are ignored. A number may be in quotes. A text such as "a|b" in place of a
+    list is an error. At the first use of a compressed file, the process reads the whole file to
+    check that it is complete.
 
     Python parses all lines in every epoch. With `Pipeline.cache = True`, Arrow parses the lines
     once. If Arrow would read a line differently from Python, such as a number in quotes, Python
@@ -83,7 +84,7 @@ class JsonLines(types.Source):
         return files.read_lines(self._check_split(split), 0, _BLANK)
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class JsonLines(types.Source):
 
 
 def mark_parts(fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:
-    """Return the fields, and mark the parts of lists with weights."""
+    """Return the fields, with `part_of` set for the keys and weights of lists with weights."""
     return weighted_lists.mark_parts(fields) if spec_lib.find_weighted(fields) else fields
 
 
@@ -194,8 +195,8 @@ def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
       path: the file, which is decompressed if its name ends in ".gz".
 
     Yields:
-      (line number from 1, line as bytes). If the file cannot be read further, the last element has
-      an error message, a str, in place of the line.
+      Pairs of the line number, from 1, and the line as bytes. If the file cannot be read further,
+      the last element has an error message, a str, in place of the line.
     """
     number = 0
     try:
@@ -233,14 +234,14 @@ def read_columns(
     counted: Mapping[str, str],
     each: Each,
 ) -> dict[str, Values]:
-    """Return {field: B values} of B objects.
+    """Return {field: its values in B objects}.
 
     Args:
       rows: the objects.
-      lines: the text of each object.
+      lines: the line of text that contains each object.
       fields: {name: field}.
       counted: {field of counts: field of nested lists}, as in `Spec.counted`.
-      each: maps a function over the rows.
+      each: a function that maps another function over the rows, and names the row of an error.
     """
     columns: dict[str, Values] = {}
     for name, field in fields.items():
@@ -325,7 +326,7 @@ def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
     """Return the number of values in each item of a nested list in an object.
 
     Raises:
-      ValueError: the object holds other counts.
+      ValueError: the object also contains these counts, and they differ from the nested list.
     """
     name, counts = (
         spec_lib.counts_name(field.name),

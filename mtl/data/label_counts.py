@@ -67,7 +67,7 @@ def read_counts(
     """Return the number of rows of each label in the training split.
 
     Args:
-      statistics: the statistics of the split.
+      statistics: the statistics of the training split.
       label: the label field.
       missing: labels to leave out.
 
@@ -82,10 +82,11 @@ def read_counts(
 def count_rows(statistics: types.Statistics, label: str) -> int:
     """Return the number of all rows of the training split, with or without a label.
 
-    For statistics of release 0.2, which lack this number, return the number of labelled rows.
+    Statistics of release 0.2 lack this number; for these statistics, the result is the number of
+    rows with a label.
 
     Args:
-      statistics: the statistics of the split.
+      statistics: the statistics of the training split.
       label: the label field.
     """
     entry = statistics.for_column(_name_statistics(label))

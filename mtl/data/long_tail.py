@@ -40,10 +40,10 @@ class _Profile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exponential(_Profile):
-    """`share[i] = factor^(-i / (C - 1))`.
+    """Class i (from 0) of C gets `factor^(-i / (C - 1))` times the rows of class 0.
 
-    Y. Cui, M. Jia, T. Lin, Y. Song, S. Belongie, "Class-Balanced Loss Based on Effective Number
-    of Samples", 2019, arXiv:1901.05555: the long-tailed CIFAR.
+    Cui, Jia, Lin, Song, and Belongie, "Class-Balanced Loss Based on Effective Number of Samples",
+    2019, arXiv:1901.05555, introduced the long-tailed CIFAR with these sizes.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1. Most papers
@@ -56,11 +56,11 @@ class Exponential(_Profile):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pareto(_Profile):
-    """`share[i] = (i + 1)^(-log(factor) / log(C))`: a power law of the rank.
+    """Class i (from 0) of C gets `(i + 1)^(-log(factor) / log(C))` times the rows of class 0.
 
-    Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160,
-    drew ImageNet-LT from a Pareto distribution. The formula gives the class sizes of such a draw,
-    sorted by rank. The factor determines the exponent.
+    Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160, drew
+    the class sizes of ImageNet-LT from a Pareto distribution. Sorted by size, class sizes from a
+    Pareto distribution follow this power law of the rank. The factor determines the exponent.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1.
@@ -73,10 +73,10 @@ class Pareto(_Profile):
 
 @checks.dataclass
 class Step(_Profile):
-    """`share[i] = 1` for the first classes, and `1 / factor` for the others.
+    """The first classes have equal sizes; every other class has `1 / factor` times as many rows.
 
-    M. Buda, A. Maki, M. Mazurowski, "A systematic study of the class imbalance problem in
-    convolutional neural networks", 2018, arXiv:1710.05381.
+    Buda, Maki, and Mazurowski, "A systematic study of the class imbalance problem in convolutional
+    neural networks", 2018, arXiv:1710.05381.
 
     Attributes:
       factor: a frequent class has `factor` times the rows of a rare class; at least 1.
@@ -94,13 +94,14 @@ class Step(_Profile):
 class LongTail(chosen_rows.ChosenRows):
     """A source that drops training rows of another source, so that classes become long-tailed.
 
-    First, each split in `held_out` takes the same number of rows from every class. Then class i
-    keeps `floor(largest * share[i])` of its remaining rows. Rows are drawn at random, but keep
-    their order. The classes are the labels in the split, sorted by id or by alphabet. Other splits
-    of the source are unchanged. The log shows the number of rows of each class.
+    First, each split in `held_out` takes the same number of rows from every class. Of its remaining
+    rows, each class keeps `floor(largest * share)`, where `profile` gives the share of the class.
+    Rows are drawn at random, but keep their order. The classes are the labels in the split, sorted
+    by id or by alphabet. Other splits of the source are unchanged. The log shows the number of rows
+    of each class.
 
-    The first use reads all labels of the split. Afterwards, memory holds one byte per row of the
-    split, and an additional byte per row for each split in `held_out`.
+    The first use reads all labels of the split. After the first use, memory holds one byte per row
+    of the split, and one more byte per row for each split in `held_out`.
 
     Attributes:
       source: the source of the rows.
@@ -108,9 +109,10 @@ class LongTail(chosen_rows.ChosenRows):
       label_type: the type of the label in the Spec, int64 or string.
       profile: a function from the number of classes to their sizes, relative to the first class.
       split: the split that becomes long-tailed.
-      largest: the number of rows of the first class; None means the largest possible number.
+      largest: the number of rows that the first class keeps; None means the largest number for
+        which every class has enough rows.
       held_out: {new split: number of rows of each class}, such as {"validation": 50, "test": 100}.
-      seed: the seed of the draw.
+      seed: the seed of the random draw of the rows.
     """
 
     source: Annotated[types.Source, source_lib.check]

@@ -25,7 +25,7 @@ _KINDS = {**packed.DTYPES, "string": np.int32}
 
 
 class _Place(NamedTuple):
-    """The range of columns of a field in the matrix of its type."""
+    """The columns of a field in the matrix that stores all fields of the same type."""
 
     start: int
     stop: int
@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """The least number of bytes of a row, with empty lists."""
+        """The number of bytes of a row whose lists are all empty."""
         widths = {dtype: np.dtype(kind).itemsize for dtype, kind in _KINDS.items()}
         sizes = {
             dtype: next(reversed(places.values())).stop for dtype, places in self.places.items()
@@ -130,7 +130,7 @@ class Rows:
     """The values of N rows in memory.
 
     Args:
-      layout: the layout of the fields.
+      layout: the positions of the fields in memory.
       values: {field: values in all rows}, in any form that `packed.pack` takes or returns, and in
         the type of the field.
     """
@@ -160,9 +160,10 @@ class Rows:
           rows: the row numbers, int64 [B].
 
         Returns:
-          A matrix for each type, [B, columns]. Then the values of each list, and its row splits,
-          int64 [B + 1]. With texts, the last array holds the distinct texts of these rows; matrices
-          and lists of texts hold int32 indices into the distinct texts.
+          First, one matrix for each type of the fields that are not lists, [B, columns]. Second,
+          two arrays for each field of lists: its values, and its row splits, int64 [B + 1]. If a
+          field holds texts, the last array holds the distinct texts of these rows, and matrices and
+          lists of texts hold int32 indices into these distinct texts.
         """
         arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
@@ -188,9 +189,9 @@ def take_by_group(
     Args:
       layout: the fields.
       groups: the group of each row, int64 [B].
-      take: a function of a group and of the positions of its rows in `groups`. The result is these
-        rows in the form of `Rows.take`. Calls come in ascending order of groups; if B is 0, the
-        only call is for group 0.
+      take: a function from a group, and from the positions of the rows of this group in `groups`,
+        to these rows in the form of `Rows.take`. `take` is called for the groups in ascending
+        order; without rows, it is called only for group 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:

@@ -22,11 +22,11 @@ _LARGE_FACTOR = 10
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
-    """Return the share of each source in the batches, by the rates of the sources.
+    """Return the shares of the sources in the batches, computed from the rates of the sources.
 
     Args:
       rates: a number, or a schedule over the steps, for each of S sources.
-      size: the number of positions in a step, which all have the same rates.
+      size: the number of rows or batches that a step assigns to the sources, all at the same rates.
     """
     if not any(map(callable, rates)):
         return shares.Fixed([float(cast(float, rate)) for rate in rates])
@@ -61,8 +61,9 @@ class MixedOrder(types.RowOrder):
     Args:
       streams: an endless stream of rows for each source.
       counts: {source: number of rows}.
-      dealt: the shares of the sources in the rows, or in the batches if sources alternate.
-      batch_size: the rows of a batch over all workers.
+      dealt: the shares by which rows are assigned to the sources; if sources alternate, the shares
+        by which whole batches are assigned.
+      batch_size: the number of rows in a batch over all workers.
       is_alternating: True if each batch has rows of a single source.
     """
 
@@ -78,7 +79,7 @@ class MixedOrder(types.RowOrder):
         self._batch_size, self._is_alternating = batch_size, is_alternating
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
         # If sources alternate, a position is a whole batch; otherwise, a position is a row.
         if self._is_alternating:
@@ -137,8 +138,8 @@ class MovedOrder(types.RowOrder):
     """The order of a mixture whose rates depend on the losses of the running training.
 
     Args:
-      moved: the order by rates that depend on the losses.
-      first: the order by the rates of the first two intervals.
+      moved: the order of the rows by the rates that depend on the losses.
+      first: the order of the rows if the rates of the first two intervals never changed.
       every: the number of steps in an interval, after which the rates change.
     """
 
@@ -146,7 +147,7 @@ class MovedOrder(types.RowOrder):
         self._moved, self._first, self._every = moved, first, every
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         return self._moved.take(steps, positions)
 
     def count_epochs(self, step: int) -> dict[str, float]:
@@ -158,7 +159,7 @@ class MovedOrder(types.RowOrder):
         return self._moved.count_epochs(step)
 
     def describe(self, steps: int) -> list[str]:
-        """Return the share of each source before its rate moves."""
+        """Describe the share of each source before the losses change its rate."""
         still = 2 * self._every
         lines = self._first.describe(min(steps, still))
         return [*lines, f"From step {still:,} on, the losses of the tasks move these shares."]

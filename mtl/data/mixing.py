@@ -76,10 +76,10 @@ def _list_labels(values: np.ndarray, field: spec_lib.Field) -> np.ndarray:
 def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> float:
     """Return how much more the mean label of a batch varies than with shuffled rows.
 
-    If blocks differ by more than chance, the rows of one block are similar, and so are the rows of
-    a batch from few blocks. For B rows from n blocks with an intraclass correlation r, the variance
-    of the mean is 1 + (B - 1) * r / n times as large: L. Kish, "Survey Sampling", 1965, section
-    5.4.
+    If blocks differ by more than chance, rows of the same block are similar, so a batch with rows
+    of only a few blocks has similar rows. For B rows from n blocks with an intraclass correlation
+    r, the variance of the mean label is 1 + (B - 1) * r / n times the variance for shuffled rows
+    (Kish, "Survey Sampling", 1965, section 5.4).
 
     Args:
       labels: the labels of each block in a sample of blocks.
@@ -87,7 +87,8 @@ def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> 
       batch_size: B.
 
     Returns:
-      The ratio of the two standard deviations, at least 1.
+      The standard deviation of the mean label of a batch, as a multiple of the standard deviation
+      for shuffled rows; at least 1.
     """
     labels = [block for block in labels if len(block) > 1]
     if len(labels) < 2:

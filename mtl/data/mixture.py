@@ -54,7 +54,7 @@ _Rate = float | types.Schedule
 
 
 class Part(NamedTuple):
-    """One source of a split of the mixture.
+    """A source whose rows are in a split of the mixture.
 
     Attributes:
       name: the name of the source in the mixture.
@@ -80,29 +80,31 @@ def _check_rates(where: str, value: Any) -> None:
 class Mixture(types.Source):
     """A source that mixes the rows of several sources for training.
 
-    C. Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-    Transformer", 2020, arXiv:1910.10683, section 3.5.2: examples-proportional, temperature-scaled
-    and equal mixing.
+    Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+    Transformer", 2020, arXiv:1910.10683, section 3.5.2, compare examples-proportional,
+    temperature-scaled and equal mixing.
 
-    A split of the mixture concatenates the splits of the same name of all sources. The split
-    "ratings/test" is the split "test" of only the source "ratings".
+    A split of the mixture concatenates the rows of the splits with this name in all sources. The
+    split "ratings/test" is the split "test" of only the source "ratings".
 
     Every process keeps the rows of all sources in memory.
 
     Attributes:
       sources: {name: source}.
-      rates: {name: rate} of all sources. Batches contain rows of the sources in proportion to the
-        rates. A rate is a number, or a schedule over the steps. `moved_rates.ByLosses` adapts the
-        rates to the losses. None derives the rates from the numbers of rows and `temperature`.
+      rates: {name of the source: rate} for all sources. Batches contain rows of the sources in
+        proportion to the rates. A rate is a number, or a schedule over the steps.
+        `moved_rates.ByLosses` adapts the rates to the losses. None derives the rates from the
+        numbers of rows and `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). T = 1 draws all
         rows equally often, and a large T draws all sources equally often.
       batches: "mixed" puts rows of all sources into each batch; "alternating" takes all rows of a
         batch from a single source.
       labels: {name: labels of the source}; all other labels are missing in the rows of the source.
-        A source that is not named has all labels.
+        A source that `labels` does not name has all labels.
       absent_features: {name: features that the source lacks}; an absent feature gets its default,
         and an absent list is empty.
-      splits: {split: sources that have the split}; all sources must have a split that is not named.
+      splits: {split: names of the sources that have the split}. A split that this setting does not
+        name must be in all sources.
       name_field: a "string" field that holds the name of the source of each row. If the field is in
         `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
         contain the field. None adds no field.
@@ -225,7 +227,7 @@ class Mixture(types.Source):
 
     @property
     def known_steps(self) -> int | None:
-        """The number of steps for which the order is known in advance; None without a limit."""
+        """The number of steps for which the row order is known in advance; None without a limit."""
         if not isinstance(self.rates, moved_rates.ByLosses):
             return None
         # `shares` looks a few steps ahead for rows that are due early.
@@ -295,8 +297,8 @@ class Mixture(types.Source):
         """Turn row numbers [B] into the values of fields; the first call reads all rows.
 
         Raises:
-          UserError: when built, if a source lacks a field, a record is malformed, or the rows do
-            not fit into memory.
+          UserError: when the graph is built, if a source lacks a field, a record is malformed, or
+            the rows do not fit into memory.
         """
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
@@ -307,8 +309,8 @@ class Mixture(types.Source):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[dict[str, packed.Values]]:
         """Yield {field: its values in the rows of a source} for each source of a split.
 
-        The caller keeps the values, so this method drops the copy of the split from an earlier
-        pass.
+        The caller keeps the values in memory, so this method first frees the copy of the split that
+        `decode` may have cached.
 
         Raises:
           UserError: a source lacks a field, a record is malformed, or the rows do not fit into
@@ -348,14 +350,14 @@ class Mixture(types.Source):
         return dataclasses.replace(self, sources=sources)
 
     def list_parts(self, split: str) -> list[Part]:
-        """Return the sources of a split.
+        """Return the sources whose rows form a split of the mixture.
 
         Args:
-          split: a split of all or of some sources, such as "test". Or a split of a single source,
-            such as "ratings/test".
+          split: a split that all or some sources have, such as "test"; or a split of a single
+            source, such as "ratings/test".
 
         Returns:
-          The sources in the order of the settings. The sources need not have the split.
+          The sources in the order of the settings. A source is listed even if it lacks the split.
         """
         name, _, source_split = split.partition("/")
         # "ratings/test" names a split of one source, but other split names may also have a slash.
@@ -375,7 +377,8 @@ class Mixture(types.Source):
           spec: the specification of all fields.
 
         Returns:
-          The specification is None if the source lacks all fields.
+          The specification and the constant values. The specification is None if the source lacks
+          all fields.
 
         Raises:
           UserError: the source lacks a feature without a default.
@@ -419,7 +422,7 @@ class Mixture(types.Source):
         return {}
 
     def _count_sources(self, split: str, spec: spec_lib.Spec) -> dict[str, int]:
-        """Return {source: its number of rows} of a split; read the split if nobody has read it."""
+        """Return {source: its number of rows} of a split, which is read at the first call."""
         if split not in self._counts:
             self._load(split, spec.fields, spec)
         return self._counts[split]
@@ -478,7 +481,7 @@ class Mixture(types.Source):
 
 @contextlib.contextmanager
 def _name_source(part: Part) -> Iterator[None]:
-    """Add the name of the source, and a hint, to an error of a source."""
+    """Add the name of the source, and a hint, to an error that the source raises."""
     try:
         yield
     except checks.UserError as error:

@@ -27,23 +27,23 @@ _PATIENCE_SECS = 300.0
 
 @checks.dataclass
 class ByLosses:
-    """Sets the rates `n_s^(1/T) (L_s / L_s0)^power`, anew after each interval of steps.
+    """Sets the rate of source s to `n_s^(1/T) (L_s / L_s0)^power` after each interval of steps.
 
     n_s is the number of rows of source s. L_s / L_s0 is a ratio of losses: the loss of a task in an
     interval of steps divided by its loss in the first interval, averaged over the tasks of the
-    source. GradNorm calls this ratio the inverse training rate, and uses it to weigh losses (Z.
-    Chen et al., 2018, arXiv:1711.02257); `ByLosses` uses the ratio to draw rows. The losses are
-    training losses before any weighting, averaged over the labels of an interval. A ratio is
+    source. GradNorm (Chen et al., 2018, arXiv:1711.02257) calls this ratio of losses the inverse
+    training rate, and weighs losses by it; `ByLosses` draws rows by it. The losses are training
+    losses before any weighting, averaged over the labels of an interval. A ratio of losses is
     clipped to the range from 0.001 to 1000.
 
     In the first two intervals, the rates depend only on the numbers of rows. The losses of interval
     k set the rates of interval k + 2.
 
     Attributes:
-      every: the number of steps in an interval.
-      power: the exponent of the ratio. 0 never changes the rates. With 1, twice the ratio L_s /
-        L_s0 gives twice the rate.
-      temperature: T, above 0, as in `Mixture`.
+      every: the number of steps in an interval, after which the rates change.
+      power: the exponent of the ratio L_s / L_s0. With the exponent 0, the rates never change. With
+        the exponent 1, a source with twice the ratio gets twice the rate.
+      temperature: T, above 0: a source of n rows starts with the rate n^(1 / T), as in `Mixture`.
     """
 
     every: checks.Count = 500
@@ -52,28 +52,28 @@ class ByLosses:
 
     @functools.cached_property
     def decisions(self) -> Decisions:
-        """The factors of the rates in each interval of a run, for which the input waits."""
+        """The factors by which the losses change the rates; the input waits for these factors."""
         return Decisions()
 
     def make_shares(self, base: Sequence[float], size: int) -> MovedShares:
-        """Return the shares of S sources whose first rates are `base`.
+        """Return the shares of S sources, whose rates in the first two intervals are `base`.
 
         Args:
-          base: a number above 0 for each source.
+          base: the rate of each source in the first two intervals, above 0.
           size: the number of rows or batches that a step shares out among the sources.
         """
         return MovedShares(self.decisions, base, size, self.every)
 
 
 class Decisions:
-    """The factors of the rates in each interval; training writes them, and the input reads them."""
+    """The factors of the rates in each interval, which training writes and the input reads."""
 
     def __init__(self) -> None:
         self._factors: np.ndarray | None = None
         self._changed, self._is_closed = threading.Condition(), False
 
     def publish(self, factors: np.ndarray) -> None:
-        """Replace the factors of all intervals.
+        """Set the factors of the intervals so far, and wake the callers of `wait`.
 
         Args:
           factors: float64 [K, S], the factors of S sources in the first K intervals.
@@ -83,7 +83,7 @@ class Decisions:
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Make `wait` wait for factors from now on, because a training has started."""
+        """Let `wait` block until factors are published, because a training has started."""
         with self._changed:
             self._is_closed = False
 
@@ -99,9 +99,9 @@ class Decisions:
             self._changed.notify_all()
 
     def wait(self, interval: int, count: int) -> np.ndarray:
-        """Wait for the factors of an interval.
+        """Return the factors of an interval, after waiting until training has published them.
 
-        All factors of the first two intervals are 1.
+        For the first two intervals, all factors are 1, and there is no wait.
 
         Args:
           interval: the number of the interval, from 0.
@@ -133,10 +133,10 @@ class MovedShares(shares.Scheduled):
     """Shares whose rates depend on the losses of the running training.
 
     Args:
-      decisions: the factors of the rates.
+      decisions: the factors by which the rates change, for which this object waits.
       base: the rates of the S sources in the first two intervals.
       size: the number of rows or batches that a step shares out among the sources.
-      every: the number of steps in an interval.
+      every: the number of steps in an interval, after which the rates change.
     """
 
     def __init__(self, decisions: Decisions, base: Sequence[float], size: int, every: int):

@@ -159,7 +159,7 @@ class Npy(types.Source):
         return field.cast(values)
 
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
-        """Return the kind of a field's first file; fail unless the kind suits the field."""
+        """Return the type and shape of a field's first file; fail unless they suit the field."""
         where = f"Npy field {field.name!r}"
         kind = self._read_kind(self._name_folder(field.name))
         number, fix = np.dtype(kind.dtype), "Change it in the Spec."
@@ -173,7 +173,7 @@ class Npy(types.Source):
         return kind
 
     def _read_kind(self, folder_name: str) -> _Kind:
-        """Return the kind of the first file in a folder of the first split."""
+        """Return the type and shape of the first file in a field's folder of the first split."""
         folder, names = self._first
         path = os.path.join(folder, folder_name, names[0])
         if not tf.io.gfile.exists(path):
@@ -186,7 +186,7 @@ class Npy(types.Source):
 
     @functools.cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The folder and the file names of the first split; `decode` does not get the split."""
+        """The folder and file names of the first split; `decode` does not know its split."""
         return self._find(next(iter(self.folders)))
 
     def _name_folder(self, field: str) -> str:
@@ -236,7 +236,7 @@ def _by_number(name: str) -> tuple[float, str]:
 
 
 def _make_pattern(kind: _Kind) -> str:
-    """Return a pattern that matches the header of files of a kind."""
+    """Return a pattern that matches the header of a file with the type and shape `kind`."""
     sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
     dtype = re.escape(kind.dtype)
     return (
@@ -246,7 +246,7 @@ def _make_pattern(kind: _Kind) -> str:
 
 
 def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
-    """Return the kind of a file and its values, or an error message."""
+    """Return the type and shape of the array in a file, and its values; or an error message."""
     if not tf.io.gfile.exists(path):
         return "is not there."
     try:

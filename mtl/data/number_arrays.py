@@ -32,7 +32,7 @@ def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
       values: [N] for a field of one value, else [N, D] or [N, *shape].
 
     Returns:
-      [N, D] of the field's type; [N] for a field of one value.
+      An array [N, D] of the field's type; [N] for a field of one value.
 
     Raises:
       ValueError: a number does not suit the field.
@@ -55,7 +55,7 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
       dtype: the type of the field.
-      values: numbers of NumPy, of any shape.
+      values: a NumPy array of numbers, of any shape.
 
     Returns:
       A mask of the numbers that the type can hold, and the converted numbers, both in the shape of
@@ -82,10 +82,10 @@ def find_default(field: spec_lib.Field, row: int) -> Any:
 
     Args:
       field: the field.
-      row: the number of the row, for the error.
+      row: the number of the row, which the error contains.
 
     Returns:
-      The default; "" for a single text without a default.
+      The default of the field; "" for a field of a single text without a default.
 
     Raises:
       BadValueError: the field has no default.

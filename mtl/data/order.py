@@ -25,9 +25,9 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def permute(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return a random order of rows; each epoch has a different order.
 
-    The rows are sorted by hashes of their numbers (`SplittableRandom`: G. Steele et al., "Fast
-    Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy's generators may change between
-    versions, but these hashes never change.
+    The rows are sorted by hashes of their numbers, as `SplittableRandom` computes hashes (Steele et
+    al., "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy's random generators
+    may change between versions, but the hash of a row number never changes.
 
     Args:
       count: the number of rows.
@@ -68,8 +68,8 @@ class Epochs(types.RowOrder):
 
     Args:
       rows: the row numbers of a split, int64 [N].
-      seed: the seed of the order.
-      batch_size: the rows of a batch over all workers.
+      seed: the seed of the random order of the rows.
+      batch_size: the number of rows in a batch over all workers.
       is_shuffled: False keeps the order of the rows.
     """
 
@@ -82,11 +82,11 @@ class Epochs(types.RowOrder):
         return self.find_rows((steps[:, np.newaxis] * self._batch_size + positions).ravel())
 
     def find_rows(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers at some positions of the stream.
+        """Return the row numbers at some positions of the endless stream of epochs.
 
         Args:
-          places: ascending positions from 0 on, int64 [P]. Position N is the first row of the
-            second epoch.
+          places: ascending positions from 0 on, int64 [P]. For N rows, position N is the first row
+            of the second epoch.
 
         Returns:
           int64 [P].
@@ -116,12 +116,12 @@ def take_batches(
     """Return an endless dataset of row numbers, int64 [together * batch_size / num_shards].
 
     Args:
-      row_order: gives the row numbers of each batch.
-      batch_size: the rows of a batch over all workers.
+      row_order: the order, which gives the row numbers of each batch.
+      batch_size: the number of rows in a batch over all workers.
       start_step: the step of the first batch; a late start costs no time.
       num_shards: the number of workers, which get equal shares of every batch.
       shard: the index of this worker, from 0.
-      together: the number of steps in an element; the rows of its steps follow one another.
+      together: the number of steps whose rows an element contains, one step after the other.
     """
     size = batch_size // num_shards
 

@@ -148,7 +148,7 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
     Args:
       parts: arrays [n, *shape], or `Texts`; the list may be empty.
       dtype: the type of the field.
-      shape: the shape of a value.
+      shape: the shape of each value, () for the values of lists.
     """
     if dtype == "string":
         numbers, distinct = unify(parts)
@@ -205,7 +205,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
     Args:
       values: the values of all rows.
       start: the first row.
-      stop: the row behind the last one.
+      stop: the row behind the last row.
       field: the field.
     """
     if isinstance(values, Lists):
@@ -278,7 +278,8 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
       rows: the indices of the lists to find, int64 [B].
 
     Returns:
-      The positions of all values of these lists, and the row splits of these lists, int64 [B + 1].
+      The positions of all values of the chosen lists in the flat array, and the row splits of the
+      chosen lists, int64 [B + 1].
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)

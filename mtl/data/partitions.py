@@ -37,7 +37,8 @@ def list_files(where: str, folder: str) -> list[str]:
       folder: the folder.
 
     Raises:
-      UserError: the folder holds no table, or other files, or a table with a log of versions.
+      UserError: the folder holds no table, holds files other than tables, or holds a table with a
+        log of its versions.
     """
     paths = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
     inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in paths}
@@ -93,7 +94,7 @@ def read_keys(path: str) -> dict[str, str | None]:
       path: the path of a file; the name of the file itself is not read.
 
     Returns:
-      {column: text}; None in place of a text is a null. {} if no folder names a column.
+      {column: text, or None for a null}; an empty dict if no folder names a column.
     """
     pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
     values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}

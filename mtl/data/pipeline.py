@@ -96,19 +96,19 @@ class Pipeline:
       train_split: the name of the split for training and feature statistics.
       eval_split: the name of the split for evaluation.
       shuffle_buffer: the size of TensorFlow's shuffle buffer in records. A perfect shuffle needs a
-        buffer as large as the split; a smaller buffer only mixes nearby records. 1 keeps the order.
-        TensorFlow reserves 24 bytes for each record of the buffer, even if the split is smaller.
-        Sources that hold their rows in memory, such as `arrow.Arrow`, shuffle all rows without a
-        buffer.
+        buffer as large as the split; a smaller buffer only mixes nearby records. The value 1 keeps
+        the order of the records. TensorFlow reserves 24 bytes for each record of the buffer, even
+        if the split is smaller. Sources that hold their rows in memory, such as `arrow.Arrow`,
+        shuffle all rows without a buffer.
       cache: True lets each process decode the whole training split once, when it starts, and keep
-        the rows in memory. Training then shuffles all rows in every epoch, for any `shuffle_buffer`
-        except 1, which keeps the order. Checkpoints hold no rows, and a run can continue with
-        another number of workers. If records name files, or if you wrote a sampler without
-        `types.RowSampler`, each process keeps the raw records of its shard instead. The default is
-        False, because a split may exceed the memory.
+        the rows in memory. With `cache`, training shuffles all rows in every epoch, for any
+        `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and
+        a run can continue with another number of workers. If records name files, or if you wrote a
+        sampler without `types.RowSampler`, each process keeps the raw records of its shard instead.
+        The default is False, because a split may exceed the memory.
       sampler: `sampling.Power` sets how often training draws the rows of each class;
-        `whole_groups.WholeGroups` keeps the rows of a group in one batch. None draws each row once
-        in an epoch (instance-balanced sampling).
+        `whole_groups.WholeGroups` keeps the rows of a group in one batch. Without a sampler (None),
+        training draws each row once in an epoch (instance-balanced sampling).
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -208,7 +208,7 @@ class Pipeline:
             copies of rows that fill the batch.
           with_labels: False if the records lack labels.
           size: the static number of rows of each batch; None if batches differ in size.
-          decode: decodes the records; None for `decode` of the source.
+          decode: the function that decodes the records; None means `decode` of the source.
         """
 
         # AutoGraph is off, because it would change the errors of sources.
@@ -248,7 +248,8 @@ class Pipeline:
     def starts_anywhere(self) -> bool:
         """True if training can start at any step without a saved state of the input.
 
-        In this case, the rows of all batches do not depend on the number of workers.
+        If training can start at any step, the rows of a batch do not depend on the number of
+        workers.
         """
         return self._keeps_rows or self._is_numbered(self.train_split)
 
@@ -293,7 +294,7 @@ class Pipeline:
 
     @functools.cached_property
     def _own_order(self) -> types.RowOrder:
-        """The order that the source, such as a mixture, gives the training split, with any seed."""
+        """The order of training rows that a source such as a mixture decides, with any seed."""
         return self._find_order(self.train_split, self.batch_size, 0)
 
     def describe_order(self, steps: int) -> list[str]:
@@ -319,7 +320,7 @@ class Pipeline:
         return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     def _describe_unmixed(self) -> list[str]:
-        """Return a line if a sampler reads rows beyond memory, which windows would mix better."""
+        """Return a line if a sampler reads a split that windows of rows would mix better."""
         list_blocks = types.read_member(self.source, types.Source, "list_blocks")
         if self.sampler is None or list_blocks(self.train_split, self.spec) is None:
             return []
@@ -337,12 +338,12 @@ class Pipeline:
 
     @property
     def _orders_numbers(self) -> bool:
-        """True if training can take rows by number, with the sampler or without one."""
+        """True if training can take rows by number: no sampler is set, or it orders row numbers."""
         return self.sampler is None or self.order_field is not None
 
     @property
     def order_field(self) -> str | None:
-        """The field by which the sampler orders numbered rows; None if there is no field."""
+        """The field by which the sampler orders row numbers; None if the sampler needs no field."""
         if self.sampler is None:
             return None
         return types.read_member(self.sampler, types.RowSampler, "order_field")
@@ -390,7 +391,7 @@ class Pipeline:
 
     @functools.cached_property
     def _row_source(self) -> types.Source:
-        """The source of rows by number: `source`, or its decoded rows in memory with `cache`."""
+        """The source from which rows are taken by number: `source`, or its rows in memory."""
         if self._orders_itself or not self._keeps_rows:
             return self.source
         if self._list_blocks(self.train_split) is not None:
@@ -440,8 +441,8 @@ class Pipeline:
 
         Args:
           split: the split.
-          batch_size: the rows of a batch over all workers.
-          seed: the seed of the order.
+          batch_size: the number of rows in a batch over all workers.
+          seed: the seed of the random order of the rows.
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1
@@ -484,8 +485,8 @@ class Pipeline:
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer cannot fit into the memory.
 
-        Training batches are always full. Batches of evaluation may be smaller, so for evaluation
-        only the memory counts that TensorFlow reserves for records.
+        Training batches are always full. Batches of evaluation may be smaller, so for evaluation,
+        this method counts only the memory that TensorFlow reserves for the records of a batch.
 
         Args:
           batch_size: the number of rows of a batch in this process.
@@ -519,14 +520,15 @@ class Pipeline:
     def in_large_batches(self, split: str) -> Pipeline:
         """Return a pipeline with batches of a few megabytes, for passes outside of training.
 
-        Large batches save time, because each batch costs a millisecond or more. The first row,
-        including files that it names, gives the size of a row. `batch_size` never decreases.
+        Large batches save time, because each batch costs a millisecond or more. The size of a row
+        is measured on the first row, including the files that it names. `batch_size` never
+        decreases.
 
         Args:
           split: the split whose first row is measured.
 
         Returns:
-          The pipeline; `self` if the split is empty, or its first row is bad.
+          The pipeline with larger batches; `self` if the split is empty, or its first row is bad.
         """
         first = next((row for _, row in self.source.scan(split, self.spec)), "")
         if isinstance(first, str):  # The split is empty, or the first row is bad.
@@ -541,7 +543,8 @@ class Pipeline:
     def keep_labels(self) -> Pipeline:
         """Return a pipeline with all labels but the fewest features, for a pass over labels.
 
-        The remaining features are `Spec.keys`, which heads also read, or else the first feature.
+        The features in `Spec.keys`, which heads also read, remain; without such keys, only the
+        first feature remains.
         """
         names = self.spec.keys or list(self.spec.features)[:1]
         # A source can split a list with weights only if the Spec has both the values and the
@@ -555,7 +558,8 @@ class Pipeline:
     def keep_fields(self, names: Sequence[str]) -> Pipeline:
         """Return a pipeline with all features, and with the labels and other columns in `names`.
 
-        Other columns are read as text; only sources with named columns have them.
+        A name that is not a field of the Spec is a column of the source, which is read as text;
+        such a source must have named columns.
 
         Raises:
           UserError: the records lack a field.
@@ -667,7 +671,7 @@ class Pipeline:
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
-        """The shards that certainly hold a record, because each check may take long."""
+        """The shards in which a record was found, so that each shard is checked only once."""
         return set()
 
     def _require_record(
@@ -692,8 +696,8 @@ class Pipeline:
         Args:
           error: the error.
           split: the split.
-          heads: the heads, which check labels.
-          columns: the columns, which check features.
+          heads: the heads, whose `check` finds bad labels.
+          columns: the columns, whose `check` finds bad features.
 
         Returns:
           A message about the first bad record; None if no record explains the error.
@@ -790,8 +794,8 @@ def read_split(
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
     """Return a dataset whose iterator reads all records when it starts, and keeps them in memory.
 
-    A checkpoint of such an iterator holds only a position. Records with lists of different lengths
-    need `Dataset.cache`, with which a checkpoint holds all records.
+    A checkpoint of the iterator contains only a position, not the records. Records with lists of
+    different lengths need `Dataset.cache`; in this case, a checkpoint contains all records.
     """
     together = read(tf.int64.max)
     if source_lib.is_ragged(together):
@@ -806,7 +810,7 @@ def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
-    """Return a hint: all further fields with gaps, and the settings that fill gaps."""
+    """Return a hint: all further fields with absent values, and the settings that fill them in."""
     places: dict[str, str] = {}
     for location, problem in records:
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():

@@ -29,10 +29,11 @@ _ABSENT = {spec_lib.MISSING["int64"], b""}
 
 @checks.dataclass
 class Power:
-    """Draws a row of class j with probability `p_j / n_j`, `p_j = n_j^q / sum_i n_i^q`.
+    """Draws each of n_j rows of class j with probability `p_j / n_j`, `p_j = n_j^q / sum_i n_i^q`.
 
-    B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
-    arXiv:1910.09217: q = 1 is instance-balanced sampling, 0 class-balanced, 1/2 square-root.
+    Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
+    arXiv:1910.09217, call sampling with q = 1 instance-balanced, with q = 0 class-balanced, and
+    with q = 1/2 square-root sampling.
 
     One pass draws about as many records as the split has. Records without a label are drawn as
     often as they occur.
@@ -47,7 +48,7 @@ class Power:
 
     Attributes:
       label: the field that holds the class.
-      exponent: q, in [0, 1].
+      exponent: q, the exponent of the class counts, in [0, 1].
       missing: labels that count as missing; set [] if -1 is a class.
     """
 
@@ -62,7 +63,7 @@ class Power:
         """Fail if a label in `missing` is a class name of a head.
 
         Args:
-          experiment: the experiment, of which the heads of the model are read.
+          experiment: the experiment that contains the model whose heads are checked.
 
         Raises:
           UserError: a head of the field `label` names a missing label as a class.
@@ -94,7 +95,7 @@ class Power:
 
     @property
     def order_field(self) -> str | None:
-        """The label; None for a subclass that overrides `__call__`."""
+        """The label by which row numbers are ordered; None if a subclass overrides `__call__`."""
         return self.label if type(self).__call__ is Power.__call__ else None
 
     def order_by_field(
@@ -155,7 +156,7 @@ class Power:
           epoch: the number of the pass, an int64 scalar.
 
         Returns:
-          The shares p, float64 [C], with the sum 1.
+          The shares p_j of the C classes, float64 [C], which sum to 1.
         """
         del epoch
         return _normalise_powers(counts, self.exponent)
@@ -174,7 +175,7 @@ class Power:
         Args:
           records: raw records, in the order of the source.
           source: decodes the records.
-          field: the field of the label.
+          field: the field that contains the label.
           counts: {label: number of rows in the training split}.
           seed: the seed of the draws, which also depend on the pass and on the position in the
             pass.
@@ -203,15 +204,15 @@ class Power:
 
 @checks.dataclass
 class Progressive(Power):
-    """`p_j(t) = (1 - t) p_j(instance-balanced) + t p_j(class-balanced)`, t from 0 to 1.
+    """Class j gets the share `(1 - t) p_j(instance-balanced) + t p_j(class-balanced)`, t in [0, 1].
 
-    B. Kang et al., 2020, arXiv:1910.09217: t is the number of the pass over the records, divided by
-    the number of all passes.
+    As in Kang et al., 2020, arXiv:1910.09217, t is the number of the pass over the records, divided
+    by the number of all passes.
 
     Attributes:
       label: the field that holds the class.
-      exponent: q at t = 1; the paper has 0.
-      epochs: the pass at which t reaches 1; usually the number of passes of the run.
+      exponent: the exponent q of the class counts at t = 1; 0 (equal class shares) in the paper.
+      epochs: the number of the pass at which t reaches 1; usually the number of passes of the run.
     """
 
     epochs: checks.Count

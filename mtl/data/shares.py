@@ -4,13 +4,13 @@ dealer = shares.Fixed([0.75, 0.25])
 dealer.deal(0, 4)              # sources [0, 0, 1, 0], and the rows of each source [0, 1, 0, 2]
 
 Row k of a source with share p has the ideal position (k + 1/2) / p, and the rows of all sources are
-sorted by ideal position. This rule is Webster's method of apportionment, row by row: M. Balinski,
-H. P. Young, "Fair Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride
-Scheduling", 1995.
+sorted by ideal position. Row by row, this rule is Webster's method of apportionment (Balinski and
+Young, "Fair Representation", 1982). In the scheduling of processes, the same rule is called stride
+scheduling (Waldspurger and Weihl, "Stride Scheduling", 1995).
 
 After n positions, the number of rows of a source with share p differs from n p by at most (S p + 1)
-/ 2 for S sources. No remainder is lost from batch to batch. The source of a position is computed
-without computing earlier positions.
+/ 2 for S sources. If the share of a source in a batch is not a whole number of rows, later batches
+make up for the rounding. The source of a position is computed without computing earlier positions.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Shares(abc.ABC):
     """The shares of sources in an endless stream of positions.
 
     Args:
-      num_sources: S.
+      num_sources: S, the number of sources.
     """
 
     def __init__(self, num_sources: int):
         self._num_sources = num_sources
 
     def count(self, place: int) -> np.ndarray:
-        """Return the number of rows of each source before a position.
+        """Return the number of rows of each source before a position of the stream.
 
         Args:
           place: the position, from 0.
 
         Returns:
-          int64 [S], with the sum `place`.
+          The numbers of rows of the S sources, int64 [S]; they sum to `place`.
         """
         lower_bounds = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
         lower_bounds = np.maximum(lower_bounds, 0)
@@ -53,15 +53,16 @@ class Shares(abc.ABC):
     def deal(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source and the row number in the source, for positions `first` to `stop` - 1.
 
-        The rows of each source are numbered from 0 at position 0, without end.
+        The first row of a source in the stream has the number 0, and the numbers grow without end.
 
         Returns:
-          Two arrays, int64 [stop - first].
+          The source of each position, and the number of its row in the source, int64 [stop - first]
+          each.
         """
         return self._draw(self.count(first), stop)
 
     def _draw(self, counts: np.ndarray, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return sources and row numbers before `stop`, without the first `counts` rows of each."""
+        """Return sources and rows up to `stop`, without the first `counts` rows of each source."""
         upper_bounds = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
         lengths = np.maximum(upper_bounds - counts, 0)
         sources = np.repeat(np.arange(self._num_sources), lengths)
@@ -74,15 +75,15 @@ class Shares(abc.ABC):
 
     @abc.abstractmethod
     def _sum_shares(self, place: int) -> np.ndarray:
-        """Return the sum of the shares over all positions before a position, float64 [S]."""
+        """Return the sum of the shares over the first `place` positions, float64 [S]."""
 
     @abc.abstractmethod
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the ideal positions of rows, float64 [N]; inf if much later or never."""
+        """Return ideal positions of rows, float64 [N]; inf if a row comes much later or never."""
 
 
 class Fixed(Shares):
-    """Shares that are constant over all positions.
+    """Shares of sources that are constant over all positions of the stream.
 
     Args:
       rates: a number for each source, at least 0, with a sum above 0.
@@ -101,14 +102,14 @@ class Fixed(Shares):
 
 
 class Scheduled(Shares):
-    """Shares that change from step to step.
+    """Shares of sources that change from step to step.
 
     Args:
-      evaluate: a function of the first step and of the step behind the last. The result is the
-        rates of these steps, float64 [steps, S]: at least 0, and above 0 for one source in each
-        step.
-      num_sources: S.
-      size: the number of positions in a step.
+      evaluate: a function from a first step and a stop step, which is excluded, to the rates of the
+        sources in these steps, float64 [steps, S]. All rates are at least 0, and in each step, at
+        least one rate is above 0.
+      num_sources: S, the number of sources.
+      size: the number of positions in the stream that belong to one step.
       at_once: the number of steps in one call of `evaluate`.
     """
 

@@ -37,7 +37,7 @@ def write_shuffled(
     Args:
       paths: tables of the same schema, as files or globs; `arrow.Arrow.files` lists the formats.
       folder: a new folder, which appears when all files are complete.
-      seed: the seed of the order.
+      seed: the seed of the random order of the rows.
       file_bytes: the approximate size of an output file in memory, in bytes.
 
     Raises:

@@ -36,7 +36,7 @@ def check(where: str, value: Any) -> None:
     """Fail unless `value` is a source.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, with which the error message begins.
       value: the value of the setting.
 
     Raises:
@@ -51,7 +51,7 @@ def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]
 
     Args:
       columns: the columns of a file, in order.
-      rename: {field: column}, if the names differ.
+      rename: {field: column} of the fields whose columns have other names.
     """
     fields = {column: field for field, column in rename.items()}
     return [fields.get(column, column) for column in columns]
@@ -75,8 +75,8 @@ def check_order(source: Any, sampler: Any) -> None:
       sampler: the sampler of the pipeline; None without a sampler.
 
     Raises:
-      UserError: the source orders its rows, and there is a sampler. Or the source holds another
-        source that orders its rows.
+      UserError: the source orders its rows, and there is a sampler; or an inner source of the
+        source orders its rows.
     """
     if types.read_member(source, types.Source, "orders_rows"):
         name = type(source).__name__
@@ -253,7 +253,7 @@ def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Data
 
     Args:
       batches: (features, labels), [count * size, ...] each.
-      count: the number of smaller batches in a batch.
+      count: the number of smaller batches into which each batch is cut.
       size: the number of rows in a smaller batch.
     """
 

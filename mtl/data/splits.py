@@ -10,8 +10,8 @@ fold = 0                                            # --gin_param "fold = 3"
 splits.Splits.folds = 5
 splits.Splits.fold = %fold
 
-Imagine a circle on which each row has a position, and each split has an arc. The position is a hash
-of the row number or of the keys, or the rank of the row in its class.
+Imagine a circle on which each row has a position, and each split has an arc. The position of a row
+is a hash of its number, a hash of its keys, or the rank of the row in its class.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
 
 
 class Arc(NamedTuple):
-    """The arc of a split on the circle.
+    """The arc of a split on the circle of row positions.
 
     Attributes:
-      first: the first position, modulo `PLACES`.
+      first: the first position on the arc, modulo `PLACES`.
       length: the number of positions.
     """
 
@@ -59,7 +59,7 @@ class Arc(NamedTuple):
     length: int
 
     def holds(self, places: Any) -> Any:
-        """Return the mask of the positions on the arc.
+        """Return a mask that is True for the positions on the arc.
 
         Args:
           places: an int, or int64 [B] of NumPy or TensorFlow.
@@ -86,7 +86,7 @@ class Splits(chosen_rows.ChosenRows):
 
     With several keys, rows are in the same split if they agree in all keys. The keys 7 and 7.0 are
     equal. For a row without any key, a hash of the row number draws the split. Rows without a label
-    form a class. A new run logs the number of rows in no split.
+    form a class. A new run logs how many rows are in no split.
 
     `stratify` reads all labels of the split once, and keeps eight bytes in memory for each row.
 
@@ -94,14 +94,14 @@ class Splits(chosen_rows.ChosenRows):
       source: the source of the rows.
       shares: {split: share of the rows}; the sum is at most 1. With folds, a share refers to the
         rows outside of the fold, and the default is {"train": 1}.
-      keys: the fields that keep rows together.
+      keys: the fields whose equal values keep rows in the same split.
       stratify: a label; all splits get equal proportions of its classes. "" disables this.
       label_type: the type of the label `stratify` in the Spec, int64 or string.
       folds: the number of folds, at least 2; None disables folds.
-      fold: the index, from 0, of the fold that `fold_split` holds.
-      fold_split: the split that holds the fold.
+      fold: the index, from 0, of the fold whose rows form the split `fold_split`.
+      fold_split: the name of the split that consists of the rows of the fold.
       split: the split that is divided; other splits of the source are unchanged.
-      seed: the seed of the draw.
+      seed: the seed of the random positions of the rows, which decide the splits.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -137,7 +137,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def arcs(self) -> dict[str, Arc]:
-        """{split: arc on the circle}."""
+        """{split: arc on the circle of row positions}."""
         if self.folds is None:
             return lay_arcs(self.shares, 0, PLACES)
         start, end = (fold * PLACES // self.folds for fold in (self.fold, self.fold + 1))
@@ -154,8 +154,8 @@ class Splits(chosen_rows.ChosenRows):
         """Return the rule that selects the rows of a split; None if the split is unchanged.
 
         Raises:
-          UserError: the split is the divided split, which is not among the new splits. Or, with
-            `stratify`, no row is in the split.
+          UserError: the split is the divided split, and is not among the new splits; or `stratify`
+            is set, and no row is in the split.
         """
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
@@ -169,7 +169,7 @@ class Splits(chosen_rows.ChosenRows):
         return None
 
     def _choose_arcs(self, arcs: Sequence[Arc]) -> chosen_rows.Choice:
-        """Return a rule that selects the rows whose positions lie on some arcs."""
+        """Return a rule that selects the rows whose positions on the circle lie on some arcs."""
 
         def takes(numbers: Any, texts: Mapping[str, Any]) -> Any:
             if self.keys:
@@ -184,7 +184,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        """The positions of all rows on the circle if `stratify` is set, int64 [N]."""
+        """The positions of all rows on the circle of splits if `stratify` is set, int64 [N]."""
         labels = read_labels(self.source, self.split, self.stratify, self.label_type)
         return rank_rows(labels, self.seed)
 
@@ -206,7 +206,7 @@ def check_shares(where: str, shares: Mapping[str, float]) -> None:
     """Fail unless shares are above 0 and sum to at most 1.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, with which the error message begins.
       shares: {split: share}.
 
     Raises:
@@ -224,12 +224,12 @@ def _hold(arcs: Sequence[Arc], places: Any) -> Any:
 
 
 def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, Arc]:
-    """Place arcs one after the other on the circle.
+    """Lay an arc for each split on the circle of row positions, one after the other.
 
     Args:
-      shares: {split: share of the length}.
-      first: the position at which the first arc starts.
-      length: the number of positions for all arcs together.
+      shares: {split: share of the positions in `length`}.
+      first: the position on the circle at which the first arc starts.
+      length: the number of positions on the circle that the shares divide.
 
     Returns:
       {split: arc}.
@@ -240,7 +240,7 @@ def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, 
 
 
 def hash_rows(numbers: Any, seed: int) -> Any:
-    """Return the positions of rows on the circle, hashed from row numbers and the seed.
+    """Return the positions of rows on the circle of splits, hashed from row numbers and the seed.
 
     Args:
       numbers: an int, or int64 [B] of NumPy or TensorFlow.
@@ -268,7 +268,7 @@ def _mix(word: Any) -> Any:
 
 
 def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Tensor:
-    """Return the positions of rows on the circle, hashed from the texts of keys, int64 [B].
+    """Return the positions of rows on the circle of splits, hashed from keys, int64 [B].
 
     Args:
       keys: the texts of each key field, [B].
@@ -285,14 +285,15 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
 
 
 def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return positions that spread the rows of each class evenly over the circle.
+    """Return positions that spread the rows of each class evenly over the circle of splits.
 
-    For a class of n rows, an arc with a share s of the circle holds s n rows, up to rounding.
-    Classes start at different positions, so that small classes do not all miss the same arc.
+    An arc that covers a share s of the circle contains s n of the n rows of a class, up to
+    rounding. The first rows of different classes have different positions, so that a short arc does
+    not miss all small classes.
 
     Args:
       labels: the class of each row, [N].
-      seed: the seed of the positions.
+      seed: the seed of the random positions of the rows.
 
     Returns:
       int64 [N].

@@ -33,10 +33,10 @@ class Subset(chosen_rows.ChosenRows):
       share: the share of the rows, in (0, 1].
       split: the split from which rows are taken.
       held_out: {new split: share of the rows}; `share` and these shares sum to at most 1.
-      seed: the seed of the draw.
+      seed: the seed of the hash that selects the rows.
       draw: "hash" draws rows independently. "lattice" is only for saved runs that lack this
-        setting: rows at a distance of 2,236, and whole periods of the data, tend to be in the same
-        split.
+        setting; with it, rows whose numbers differ by 2,236 tend to be in the same split, and so do
+        whole periods of periodic data.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -60,7 +60,7 @@ class Subset(chosen_rows.ChosenRows):
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: arc on the circle}; held-out splits are at the end of the circle."""
+        """{split: arc on the circle of row positions}; arcs of held-out splits are at the end."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
@@ -85,7 +85,7 @@ class Subset(chosen_rows.ChosenRows):
 
 
 def _place(index: Any, seed: int) -> Any:
-    """Return the position of a row number on the circle for the draw "lattice"."""
+    """Return the position of a row on the circle of splits if the setting `draw` is "lattice"."""
     place = index + seed * 7919 + 1
     for factor in _LATTICE:
         place = (place % splits.PLACES) * factor % splits.PLACES

@@ -6,7 +6,8 @@ spec.Spec.labels = {"label": "int64", "qid": "int64"}
 
     2 qid:10 1:0.5 3:1.2 # document 7
 
-If there are many indexes, but only a few in each row, read a list of ids with weights:
+If there are many different indexes, but only a few in each row, read each row as a list of ids with
+weights:
 
 spec.Spec.features = {"features": ("int64", (None,)), "features/weights": ("float32", (None,))}
 """
@@ -38,9 +39,9 @@ class Row(NamedTuple):
 
     Attributes:
       label: the label as a text.
-      group: the group as a text, or None.
-      indexes: the indexes of the pairs as in the line, int64 [n].
-      numbers: the numbers of the pairs, float32 [n].
+      group: the text behind `qid:`; None without a group.
+      indexes: the indexes in the line, int64 [n].
+      numbers: the number behind each index, float32 [n].
     """
 
     label: str
@@ -53,16 +54,18 @@ class Row(NamedTuple):
 class SvmLight(types.Source):
     """A source that reads lines such as `2 qid:10 1:0.5 3:1.2 # a remark`.
 
-    The Spec decides how a row is read. A vector has the size in the Spec, and 0 for each index that
-    the line lacks. A list holds the indexes in the line, with the numbers as weights, for
-    `features.Weighted`. Indexes must increase. Python parses the lines, so set
-    `Pipeline.cache = True` to parse each line only once.
+    The Spec decides whether a row is read as a vector or as a list. A vector has the size in the
+    Spec, and 0 for each index that the line lacks. A list contains the indexes in the line, and the
+    numbers behind the indexes are the weights of the list, as `features.Weighted` needs them.
+    Indexes must increase. Python parses the lines, so set `Pipeline.cache = True` to parse each
+    line only once.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
-      vector: the feature for the pairs of a line: a float32 of shape (D,) gets the numbers. An
-        int64 of shape (None,) gets the indexes, and `<vector>/weights` gets the numbers.
+      vector: the name of the feature for the pairs of an index and a number in a line. A float32
+        feature of shape (D,) gets the numbers. An int64 feature of shape (None,) gets the indexes,
+        and the feature `<vector>/weights` gets the numbers.
       label: the label, or feature, that gets the first value of a line.
       group: the label, or feature, that gets the value behind `qid:`; for `Ranking.group`.
       first_index: the index of the first number: 1, or 0 in files of some programs.
@@ -89,7 +92,7 @@ class SvmLight(types.Source):
         return files.read_lines(self._check(split), 0, _DROPPED)
 
     def shard(self, split: str, num_shards: int, shard: int) -> SvmLight | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class SvmLight(types.Source):
         return spec_lib.weights_name(self.vector)
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail if a line cannot hold a field; samplers use a specification without the vector."""
+        """Fail if a line cannot hold a field of `spec`, which may lack the vector."""
         pair_names = [self.vector, *spec_lib.find_weighted(spec.fields)]
         names = dict.fromkeys([self.vector, self.label, self.group, *pair_names])
         for name, field in spec.fields.items():
@@ -200,12 +203,12 @@ class SvmLight(types.Source):
 
 
 def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row:
-    """Return the row of a line.
+    """Parse a line of an SVMlight file.
 
     Args:
-      line: such as b"2 qid:10 1:0.5 3:1.2 # a remark".
-      last_index: the largest index; None leaves out all pairs.
-      first_index: the index of the first number.
+      line: a line, such as b"2 qid:10 1:0.5 3:1.2 # a remark".
+      last_index: the largest allowed index; None leaves out all pairs of an index and a number.
+      first_index: the index of the first number of a vector, 0 or 1.
 
     Raises:
       ValueError: the line is malformed, or has an index outside of the vector.
@@ -227,7 +230,7 @@ def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row
 
 
 def _read_pairs(parts: Sequence[str], first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indexes, int64 [n], and numbers, float32 [n]; `parts` has them in turn, as texts."""
+    """Convert texts, which are an index and a number in turn, to int64 [n] and float32 [n]."""
     # Integers of Python, because an index in a file may exceed int64.
     indexes = list(map(int, parts[::2]))
     for position, index in enumerate(indexes):

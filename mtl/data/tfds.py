@@ -68,8 +68,9 @@ class Tfds(types.Source):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the examples of a split in the order of the files.
 
-        If each feature is stored unchanged, the examples are serialized, because `decode` then
-        parses a whole batch at once in a tenth of the time. Otherwise each example is a dict.
+        If the dataset stores each feature unchanged, the examples stay serialized, because `decode`
+        can parse a whole batch of serialized examples in a tenth of the time. For other datasets,
+        each example is a dict of features.
 
         Raises:
           UserError: the dataset cannot be read or prepared, or the split does not exist or is
@@ -207,9 +208,10 @@ class Tfds(types.Source):
 
     @property
     def modules(self) -> dict[str, str]:
-        """{setting: module whose code the setting runs}.
+        """{name of a setting: the module whose code runs because of the setting}.
 
-        If a name has a hub or arguments, it may mean a folder, so the whole name is returned.
+        If the name of a dataset has a hub or arguments of the builder, it may stand for a folder,
+        so the whole name is returned in place of a module.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}

@@ -33,7 +33,8 @@ _KINDS = {"float32": "float_list", "string": "bytes_list"}
 class TfRecord(types.Source):
     """A source that reads TFRecord files.
 
-    TensorFlow streams files from gs://. Other remote files are first copied to this machine.
+    TensorFlow streams files from gs://; remote files of other storage are first copied to this
+    machine.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -55,7 +56,7 @@ class TfRecord(types.Source):
         return inputs.flat_map(copies.Reader(paths, _open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
-        """Return a source for a shard, every `num_shards`-th file; None if files are too few."""
+        """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def find_key_type(self, name: str) -> str:

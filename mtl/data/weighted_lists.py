@@ -47,11 +47,11 @@ def check_delimiter(where: str, delimiter: Any) -> None:
     """Fail unless a delimiter suits lists with weights.
 
     Args:
-      where: the setting, for the error.
-      delimiter: the value of the setting.
+      where: the name of the setting, with which the error message begins.
+      delimiter: the value of the setting, the delimiter to check.
 
     Raises:
-      UserError: the delimiter is not one character. Or it is a double quote, a line break, or a
+      UserError: the delimiter is not one character, or is a double quote, a line break, or a
         character of numbers, such as a digit, ".", "-" or "e".
     """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1
@@ -66,7 +66,8 @@ def mark_parts(
 
     Args:
       fields: {name: field}.
-      columns: the columns of the data. Weights with a separate column are plain numbers.
+      columns: the names of the columns in the data. Weights with a separate column are plain
+        numbers.
     """
     marked = dict(fields)
     for weights, name in spec_lib.find_weighted(fields).items():
@@ -90,7 +91,7 @@ def find_form(field: spec_lib.Field, cells: Cells) -> written_numbers.Form:
 
 @functools.cache
 def make_form(between: str, before: str, place: int) -> written_numbers.Form:
-    """Return the patterns that extract keys or weights.
+    """Return the patterns that extract keys or weights from the text of a list with weights.
 
     Args:
       between: the character between the values of a list.
@@ -127,8 +128,8 @@ def check_text(text: str, cells: Cells) -> None:
       cells: the delimiters.
 
     Raises:
-      ValueError: a value lacks a weight, or its weight is not a number. The message follows the
-        name of the field.
+      ValueError: a value lacks a weight, or its weight is not a number. The caller puts the name of
+        the field in front of the message.
     """
     between, before = cells.list_delimiter, cells.weight_delimiter
     pattern = _match_part(between, before)
@@ -148,7 +149,8 @@ def check_bytes(line: bytes, cell: str) -> None:
       cell: the decoded cell, in which U+FFFD replaces invalid bytes.
 
     Raises:
-      ValueError: the line is not UTF-8. The message follows the name of the field.
+      ValueError: the line is not UTF-8. The caller puts the name of the field in front of the
+        message.
     """
     if "\ufffd" in cell:  # U+FFFD replaces invalid bytes, but may also be in the text.
         try:
@@ -182,7 +184,7 @@ def take_part(field: spec_lib.Field, value: Any) -> list[Any]:
 
     Raises:
       ValueError: the value has another form, a key is empty, or a weight is not a finite number.
-        The message follows the name of the field.
+        The caller puts the name of the field in front of the message.
     """
     pairs = list_pairs(value)
     if pairs is None:
@@ -272,7 +274,7 @@ def _take_child(field: spec_lib.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 def _take_lists(chunk: Any, place: int) -> Any:
-    """Return lists of keys (place 0) or of weights (place 1); a null becomes an empty list."""
+    """Return the keys (`place` 0) or weights (`place` 1) of lists; null becomes an empty list."""
     lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
     values = pc.struct_field(chunk.flatten(), [place])
     # Leave bad weights and empty keys to `take_part`, which names the row in its error.

@@ -28,10 +28,11 @@ class WholeGroups:
     """Draws whole groups: consecutive rows of the source with the same key.
 
     Every pass over the split contains each group once, and keeps the order of the rows in a group.
-    A batch takes groups until the next group does not fit. Copies of the last row then fill the
-    batch. The labels of the copies are missing, so the copies have no weight in losses, but batch
-    norm uses the copies. Each micro-batch (`Run.micro_batches`) and each replica is filled in the
-    same way. Evaluation reads all rows in order, without padding.
+    A batch takes groups until the next group does not fit. Copies of the last row fill the rest of
+    the batch. These copies of rows have missing labels, and therefore no weight in losses, but
+    batch norm uses the copies. If micro-batches (`Run.micro_batches`) or replicas divide a batch,
+    each of its parts takes whole groups and is filled with copies in the same way. Evaluation reads
+    all rows in order, without padding.
 
     | the source | mixes | a batch also ends |
     | -- | -- | -- |
@@ -43,7 +44,8 @@ class WholeGroups:
     replicas, but not on the number of workers.
 
     Attributes:
-      group: the field with the group's key, int64 or string: a label, or a feature in `Spec.keys`.
+      group: the field that contains the key of a row's group, int64 or string: a label, or a
+        feature in `Spec.keys`.
     """
 
     group: Annotated[str, checks.Is(str, "name a label field")]
@@ -82,7 +84,7 @@ class WholeGroups:
 
     @property
     def order_field(self) -> str | None:
-        """The field with the group's key; None for a subclass that overrides `form_batches`."""
+        """The field that contains the key of a row's group; None if `form_batches` is replaced."""
         is_plain = type(self).form_batches is WholeGroups.form_batches
         return self.group if is_plain else None
 
@@ -141,7 +143,7 @@ class Groups:
     """An accumulator that counts the groups of a split, and the rows of the largest group.
 
     Attributes:
-      group: the field with the group's key.
+      group: the field that contains the key of a row's group.
     """
 
     group: str
@@ -258,7 +260,7 @@ def _split_groups(
 
 
 def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    """Return full parts as (raw records [rows, ...], mask [rows], False for padding)."""
+    """Return full parts of batches as (raw records [rows, ...], mask [rows], False for padding)."""
 
     @tf.autograph.experimental.do_not_convert
     def add(buffer: Any, addition: Any) -> tuple[Any, Any]:
@@ -289,7 +291,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Join the parts of a batch, from [P, n, ...] to [P n, ...]."""
+    """Join the P parts of a batch, each with n rows, from shape [P, n, ...] to [P n, ...]."""
 
     def join(part: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         if isinstance(part, tf.RaggedTensor):
@@ -305,7 +307,7 @@ def _empty_rows(records: tf.data.Dataset) -> Any:
 
 
 def _make_empty(spec: Any) -> Any:
-    """Return 0 rows of a type with an unknown static length, because rows will be added."""
+    """Return a tensor of 0 rows whose static shape allows any number of rows."""
     if isinstance(spec, tf.RaggedTensorSpec):
         inner = spec.shape[spec.ragged_rank + 1 :]
         values = _make_empty(tf.TensorSpec([None, *inner], spec.dtype))

@@ -6,9 +6,9 @@ pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that 
 
 In each epoch, the blocks of a split, such as row groups, are shuffled and divided among a few lanes
 of equal length. A lane is a sequence of rows, which is cut into windows; the rows of each window
-are shuffled. A batch takes the same number of rows from each lane. So the order depends only on the
-files, the batch size and a seed. Processes that share a batch read different lanes, and the batches
-are the same for any number of processes.
+are shuffled. A batch takes the same number of rows from each lane of rows. So the order of the rows
+depends only on the files, the batch size and a seed. Processes that share a batch read different
+lanes of rows, and the batches are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Piece(NamedTuple):
     """Consecutive rows of a block.
 
     Attributes:
-      block: the number of the block.
-      start: the first row in the block, from 0.
-      stop: the row behind the last one.
+      block: the number of the block in the split.
+      start: the number of the first row in the block, from 0.
+      stop: the row behind the last row.
     """
 
     block: int
@@ -41,12 +41,12 @@ class Piece(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The positions of rows in the lanes.
+    """Where rows are in the lanes, the sequences of rows that are cut into windows.
 
     Attributes:
       epochs: int64 [...], the epoch of each row.
-      windows: int64 [...], the number of the row's window in the lane.
-      lanes: int64 [...], the number of the row's lane.
+      windows: int64 [...], the number of the row's window in its lane.
+      lanes: int64 [...], the number of the lane that contains the row.
       rows: int64 [...], the index of the row in the shuffled window.
     """
 
@@ -62,9 +62,9 @@ class Plan:
 
     Attributes:
       sizes: the number of rows of each block.
-      batch_size: the rows of a batch over all processes.
-      window: the number of rows in the windows of all lanes together.
-      seed: the seed of the order.
+      batch_size: the number of rows in a batch over all processes.
+      window: the number of rows that are shuffled at a time, in one window of each lane.
+      seed: the seed of the random order of the rows.
       is_shuffled: False keeps the order of the rows.
     """
 
@@ -76,10 +76,10 @@ class Plan:
 
     @functools.cached_property
     def num_lanes(self) -> int:
-        """The number of lanes, a divisor of the batch size.
+        """The number of lanes, into which the rows are divided: a divisor of the batch size.
 
-        A window of each lane should hold at least two blocks, because smaller windows would cost
-        memory. This limits the number of lanes.
+        The number of lanes is limited so that a window of one lane has room for at least two
+        blocks, because memory holds whole blocks even if a window is smaller.
         """
         # With a single block, several lanes would leave out the same last rows in every epoch.
         if not self.is_shuffled or len(self.sizes) == 1:
@@ -89,28 +89,28 @@ class Plan:
 
     @property
     def lane_rows(self) -> int:
-        """The number of rows of a lane in an epoch, which leaves out up to `num_lanes - 1` rows."""
+        """The rows of a lane in an epoch; an epoch leaves out up to `num_lanes - 1` rows."""
         return sum(self.sizes) // self.num_lanes
 
     @property
     def window_rows(self) -> int:
-        """The maximum number of rows in a window of one lane."""
+        """The maximum number of rows in a window of one lane, which is a sequence of rows."""
         return min(self.lane_rows, max(1, self.window // self.num_lanes))
 
     @property
     def num_windows(self) -> int:
-        """The number of windows of a lane in an epoch."""
+        """The number of windows into which a lane of rows is cut in an epoch."""
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Find the rows of some batches in the lanes.
+        """Find the lane, the window and the index in the window of each row of some batches.
 
         Args:
           steps: S steps, int64 [S].
           positions: P positions in a batch, int64 [P].
 
         Returns:
-          The places of the rows, arrays [S, P].
+          The epoch, window, lane and index of each row, arrays [S, P].
         """
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
@@ -121,12 +121,12 @@ class Plan:
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
 
     def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
-        """Return the pieces of blocks that form a window of a lane, in order.
+        """Return the pieces of blocks that form a window of a lane of rows, in order.
 
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane.
+          lane: the number of the lane, from 0.
         """
         blocks, ends = self._deal(epoch)
         start = lane * self.lane_rows + window * self.window_rows
@@ -151,12 +151,12 @@ class Plan:
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
-        """Return the shuffled order of the rows in a window of a lane.
+        """Return a random order of the rows in one window of a lane of rows.
 
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane.
+          lane: the number of the lane, from 0.
 
         Returns:
           A permutation, int64 [`count_rows(window)`].

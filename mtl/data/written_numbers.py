@@ -25,10 +25,10 @@ class Form(NamedTuple):
     """A number format, as patterns that Python, TensorFlow and Arrow interpret in the same way.
 
     Attributes:
-      pattern: matches a whole text that is written in this format.
+      pattern: a pattern that matches a whole text in this format.
       rewrites: (pattern, replacement), in order, which turn a matching text into a plain number.
-      mark: the text that is appended to all other texts, so that none of them is a valid number.
-        For example, 1.234 must not be read as a number if the format is "1,5".
+      mark: a text to append to texts in other formats, so that none of these texts is a valid
+        number. For example, 1.234 must not be read as a number if the format is "1,5".
     """
 
     pattern: str
@@ -40,7 +40,7 @@ def read_form(where: str, example: Any) -> Form:
     """Derive a number format from an example, such as "$1,234.5"; see `Csv.number_forms`.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, with which the error message begins.
       example: the number 1.5 or 1234.5 as a file writes it, such as "$1,234.5".
 
     Raises:
@@ -91,14 +91,14 @@ def _escape(text: str) -> str:
 
 
 def to_plain(form: Form, text: str) -> str:
-    """Convert a text to a plain number; append the mark to a text in another format.
+    """Convert a text to a plain number; append `form.mark` to a text in another format.
 
     Args:
-      form: the format of the number.
+      form: the format in which the number may be written.
       text: the whole text of a cell, without outer spaces.
 
     Returns:
-      A plain number, such as "-12.50"; or `text` with the mark.
+      A plain number, such as "-12.50"; or `text` with `form.mark` behind it.
     """
     if not re.fullmatch(form.pattern, text):
         return text + form.mark
@@ -108,14 +108,14 @@ def to_plain(form: Form, text: str) -> str:
 
 
 def check_forms(where: str, examples: Any) -> None:
-    """Fail unless `examples` maps fields to examples of numbers.
+    """Fail unless `examples` maps fields to examples of written numbers.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, with which the error message begins.
       examples: {field: the number 1.5 or 1234.5 as a file writes it}.
 
     Raises:
-      UserError: the value has another type, or an example does not write one of these numbers.
+      UserError: the value has another type, or an example is neither 1.5 nor 1234.5 in some format.
     """
     checks.mapping(where, examples, "map fields to the number 1.5 or 1234.5 as they write it")
     for field, example in examples.items():
@@ -126,7 +126,7 @@ def check_marks(where: str, marks: Any) -> None:
     """Fail unless `marks` maps fields to lists of texts.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, with which the error message begins.
       marks: {field: texts that mark an absent value}.
 
     Raises:

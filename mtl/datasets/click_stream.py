@@ -40,11 +40,11 @@ class ClickStream(simulated.Simulated):
     """Simulates rows with an item that is shown to a user, and the earlier clicks of the user.
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
-    history has up to `max_events` clicked items. A share `noise` of these items has a random
-    category, and the other items have a category of interest. About half of the shown items have a
-    random category, and the others have a category of interest. Let n be the number of clicked
-    items with the category of the shown item. Let r be 1 if one of the last 3 clicked items has
-    this category, and 0 otherwise:
+    history has up to `max_events` clicked items. A share `noise` of the clicked items has a random
+    category, and the other clicked items have a category of interest. About half of the shown items
+    have a random category, and the others have a category of interest. Let n be the number of
+    clicked items with the category of the shown item. Let r be 1 if one of the last 3 clicked items
+    has the category of the shown item, and 0 otherwise:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)

@@ -38,14 +38,16 @@ class Funnel(simulated.Simulated):
         P(order | click, no cart) = sigmoid(b - bend a^2 - 1.5)
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
-    Clicked rows mostly have a large a, and for large a, orders become rarer as a grows. For
-    negative a, orders become more frequent as a grows. So from clicked rows, a model that is linear
-    in a learns a slope that is wrong for other rows. `order_probability` is P(order | click) for
-    every impression, clicked or not. `would_order` is drawn with this probability. It is 1 if a
-    click would lead to an order, even if nobody clicked.
+    Clicked rows mostly have a large a = u'x, and where a is large, orders become rarer as a grows.
+    Where a = u'x is negative, orders become more frequent as a grows. So a model of orders that is
+    linear in a, and that learns from clicked rows only, gets a slope that is wrong for other rows.
+    `order_probability` is P(order | click) for every impression, clicked or not. `would_order` is
+    drawn with the probability `order_probability`: a 1 means that a click would lead to an order,
+    even if nobody clicked.
 
     A row depends only on the seed, the split and the row number, so a larger split starts with the
-    rows of a smaller split. The vectors u and v depend on the seed and the dimension.
+    rows of a smaller split. The unit vectors u and v depend only on `seed`, `dimension` and
+    `relatedness`.
 
     The fields are x and market; the labels click, cart, order (0 without a click) and seconds; and,
     to check models, click_probability, order_probability, expected_seconds (of an impression) and

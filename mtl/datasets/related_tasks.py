@@ -24,18 +24,19 @@ TASKS = ("first", "second")
 
 @checks.dataclass
 class RelatedTasks(simulated.Simulated):
-    """y_k = w_k'x + sum_i sin(alpha_i w_k'x + beta_i) + noise, for k = first, second.
+    """Labels y_k = w_k'x + sum_i sin(alpha_i w_k'x + beta_i) + noise of the tasks first and second.
 
-    J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
-    Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, section
-    3.2. u_1 and u_2 are orthogonal unit vectors, w_1 = c u_1, and w_2 = c (p u_1 + sqrt(1 - p^2)
-    u_2). So p is the cosine of the angle between w_1 and w_2. Each element of x [D] is standard
-    normal. The paper does not give c, alpha and beta. In this source, alpha_i = i and beta_i = (i -
-    1)^2 for i = 1, 2, ... and both tasks.
+    The data follow section 3.2 of Ma, Zhao, Yi, Chen, Hong, and Chi, "Modeling Task Relationships
+    in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD 2018,
+    doi:10.1145/3219819.3220007. The weights of the two tasks are w_1 = c u_1 and w_2 = c (p u_1 +
+    sqrt(1 - p^2) u_2), where u_1 and u_2 are orthogonal unit vectors. So the correlation p is the
+    cosine of the angle between w_1 and w_2. Each element of the input x [D] is standard normal. The
+    paper does not give the values of the scale c, of alpha_i and of beta_i. In this source, alpha_i
+    = i and beta_i = (i - 1)^2 for i = 1, 2, ... and both tasks.
 
     A row depends only on the seed, the split and the row number, so a larger split starts with the
-    rows of a smaller split. The weights depend on the seed and the dimension. The correlation does
-    not change x.
+    rows of a smaller split. The weights w_1 and w_2 depend only on the settings. The inputs x do
+    not depend on `correlation`.
 
     Attributes:
       correlation: p, in [-1, 1].

@@ -93,7 +93,7 @@ def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
     """Draw two unit vectors with a given cosine of their angle, [D, 2].
 
     Args:
-      seed: the seed of the draw.
+      seed: the seed of the random vectors.
       dimension: D.
       cosine: the cosine of the angle between the two vectors, in [-1, 1].
     """

@@ -1,4 +1,4 @@
-"""Describes the fields of an example, for readers of data, training and serving.
+"""Describes the fields of an example to the code that reads data, trains and serves.
 
 from mtl import spec
 spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1)),

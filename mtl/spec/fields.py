@@ -176,8 +176,8 @@ class Field:
           Values of the same shape, in the type `dtype`.
 
         Raises:
-          InvalidArgumentError: when run, if an integer does not fit uint8 or bool, or a uint64 does
-            not fit int64.
+          InvalidArgumentError: when the graph runs, if an integer does not fit uint8 or bool, or a
+            uint64 does not fit int64.
         """
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
@@ -221,8 +221,8 @@ class Field:
     def value(self, values: Sequence[Any] | None) -> Any:
         """Convert values to the value of the field in one example.
 
-        TensorFlow ops do the same for a whole batch, faster. This method finds the bad value for an
-        error message.
+        TensorFlow ops convert a whole batch in the same way, but faster. This method also finds the
+        bad value for an error message.
 
         Args:
           values: Python objects or texts; None if the field is absent.
@@ -261,8 +261,8 @@ def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: st
       message: the beginning of the error message.
 
     Raises:
-      InvalidArgumentError: when run, if a count is negative, or the counts of a row do not sum to
-        its number of values.
+      InvalidArgumentError: when the graph runs, if a count is negative, or the counts of a row do
+        not sum to its number of values.
     """
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
@@ -286,8 +286,8 @@ class Spec:
         missing label. NaN (float32), the least integer (int64) or "" (string) marks a missing
         label. Heads may use other marks, such as -1 among class ids.
       defaults: {name: value} of the fields that may be absent. For a float32, "nan" means a missing
-        number. None keeps a field required. For an int64 label, -1 has the same effect as no
-        default: an absent label is a missing label.
+        number. None keeps a field required. For an int64 label, the default -1 has the same effect
+        as no default, so an absent label is a missing label.
       type_defaults: {dtype: value}, the default of all other features of a type, except lists of
         variable length.
       keys: the features that heads read in addition to labels, such as the user whose rows a head
@@ -370,7 +370,7 @@ class Spec:
 
     @functools.cached_property
     def label_fields(self) -> dict[str, Field]:
-        """{name: field} of the labels, whose default is the value of a missing label."""
+        """{name: field} of labels; a label without a default gets the mark of a missing label."""
         fields = {name: self._make_field(name, kind) for name, kind in self.labels.items()}
         absent = {"int64": NO_ID}  # In a gin file, the default -1 also means a missing label.
         return {
@@ -456,10 +456,10 @@ class Spec:
           values: {field: [B, ...]}; lists and weights are ragged, [B, (L)].
 
         Returns:
-          All values; reading the weights runs the check.
+          All values; the check runs when the weights are read.
 
         Raises:
-          InvalidArgumentError: when run, if a list and its weights differ in length.
+          InvalidArgumentError: when the graph runs, if a list and its weights differ in length.
         """
         checked_values = dict(values)
         for name, field in self.weighted.items():
@@ -481,7 +481,8 @@ class Spec:
             change.
 
         Returns:
-          All features. In lists of lists, the counts by item are reduced, too.
+          All features. For a list of lists, the counts of values by item also leave out the empty
+          texts.
         """
         filled_features = dict(features)
         for name, field in self.feature_fields.items():
@@ -524,7 +525,7 @@ class Spec:
           with_labels: False returns {} as labels.
 
         Returns:
-          The features, and the labels. The labels also hold the features in `keys`.
+          The features, and the labels. The dict of labels also contains the features in `keys`.
         """
         labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

@@ -151,7 +151,7 @@ def parse_default(where: str, dtype: str, value: Any) -> Any:
       value: a value of the matching Python type; for float32, also an int or "nan".
 
     Returns:
-      The value; `math.nan` for a missing float32.
+      The default in the type `dtype`; `math.nan` for a missing float32.
 
     Raises:
       UserTypeError: the value has another Python type.

@@ -25,7 +25,8 @@ def require_no_list(field: fields.Field, value: Any) -> None:
     """Fail if a field for a list of texts gets a single text that looks like a list.
 
     Raises:
-      ValueError: the message follows the name of the field.
+      ValueError: the text looks like a list. The caller puts the name of the field in front of the
+        message.
     """
     if not (field.is_ragged and field.dtype == "string" and isinstance(value, str)):
         return

@@ -28,7 +28,8 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
       form: the format of the texts.
 
     Returns:
-      The parts of `times.DIGITS`, int64 [B] each; and a mask of the texts that are times, bool [B].
+      {part: int64 [B]} for the parts in `times.DIGITS`, such as "year"; and a mask of the texts
+      that are times, bool [B].
     """
     texts = tf.strings.strip(texts)
     pattern = f"^(?:{form.pattern})$"
@@ -73,8 +74,8 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
       form: the format of the texts.
 
     Returns:
-      The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
-      each; and a mask of the texts that are times, bool [B].
+      {part: int64 [B]} for the parts in `times.DIGITS`, such as "year", for "weekday" (0 is Monday)
+      and for "days" (since 1970); and a mask of the texts that are times, bool [B].
     """
     parts, is_time = read_digits(texts, form)
     year, month = parts["year"], parts["month"]
@@ -91,7 +92,7 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
 
 
 def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days since 1970, computed with years from March on, which end on leap days."""
+    """Return the days since 1970, with years that begin in March, so that leap days come last."""
     year -= tf.cast(month <= 2, tf.int64)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970
@@ -104,8 +105,8 @@ def divide_seconds(seconds: tf.Tensor) -> dict[str, tf.Tensor]:
       seconds: int64 [B]; negative before 1970.
 
     Returns:
-      The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
-      each.
+      {part: int64 [B]} for the parts in `times.DIGITS`, such as "year", for "weekday" (0 is Monday)
+      and for "days" (since 1970).
     """
     days, rest = seconds // _DAY, seconds % _DAY
     shifted = days + _TO_1970

@@ -56,13 +56,13 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
 
     With both files in the folder, the split "test" is the official test file. The training file is
     divided into groups of five rows: the first four rows of a group belong to "train" and the last
-    row to "validation", so "train+validation" is the whole training file. J. Ma, Z. Zhao, X. Yi, J.
-    Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task Learning with Multi-gate
+    row to "validation", so "train+validation" is the whole training file. Ma, Zhao, Yi, Chen, Hong,
+    and Chi, "Modeling Task Relationships in Multi-task Learning with Multi-gate
     Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, instead draw validation rows from
     the test file at random.
 
-    With only one file, the first three of each five rows belong to "train", the fourth row to
-    "validation" and the fifth row to "test".
+    If only one of the two official files is in the folder, the first three of each five rows belong
+    to "train", the fourth row to "validation" and the fifth row to "test".
 
     Before you add a second file, delete the prepared data set, `<data_dir>/census_income`.
     """

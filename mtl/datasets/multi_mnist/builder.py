@@ -23,13 +23,13 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
     """Images of two overlapping digits, one at the top left and one at the bottom right.
 
     Two digits of 28 x 28 pixels are put into opposite corners of an image of 36 x 36 pixels. Where
-    the digits overlap, the brighter pixel is used. The image is then scaled to 28 x 28 by averaging
-    areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic Routing Between Capsules", 2017,
-    arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun, "Multi-Task Learning as
-    Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners and two tasks. Each digit
-    is on the left in four images. A fixed seed draws the digits on the right from the same split,
-    so no digit is in both splits. The splits are the two parts of MNIST. If only one part of MNIST
-    is available, the last fifth of this part is the test split.
+    the digits overlap, the brighter pixel is used. The image of 36 x 36 pixels is scaled to 28 x 28
+    pixels by averaging areas. Sabour, Frosst, and Hinton, "Dynamic Routing Between Capsules", 2017,
+    arXiv:1710.09829, shift digits at random; Sener and Koltun, "Multi-Task Learning as
+    Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners and two tasks, like this
+    data set. Each digit of MNIST is the left digit of four images. A fixed seed draws the digits on
+    the right from the same split, so no digit is in both splits. The splits are the two parts of
+    MNIST. If only one part of MNIST is available, the last fifth of this part is the test split.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -101,7 +101,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _compute_shares() -> np.ndarray:
-    """Return the weights of the old rows in each new row, [28, 36]; the weights sum to 1 by row."""
+    """Return the weights of the 36 old pixel rows in each of the 28 new pixel rows, [28, 36]."""
     new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
     old = np.arange(_CANVAS)
     overlap = np.minimum(new + _CANVAS / _SIZE, old + 1) - np.maximum(new, old)

@@ -17,8 +17,8 @@ from mtl.datasets.scenes import rendering
 class Scenes(tfds.core.GeneratorBasedBuilder):
     """Rendered scenes with maps of classes, depth and normals; see `rendering.render_scene`.
 
-    A scene depends only on the split and on the index of the scene. A subclass with another name
-    may change the sizes.
+    A scene depends only on the split and on the index of the scene. To change the sizes, write a
+    subclass with another name.
 
     Attributes:
       SIZE: the height and width of an image in pixels.

@@ -22,8 +22,9 @@ class Hits(NamedTuple):
     """The points at which the rays of all pixels hit a surface, and the normals of the surface.
 
     Attributes:
-      distances: [H, W], the distance of each point as a multiple of the ray vector, whose depth is
-        1. So the distance equals the depth of the point. Infinite for a ray that hits no surface.
+      distances: [H, W], the distance of each point as a multiple of the ray vector. Since a ray
+        vector has the depth 1, this distance equals the depth of the point. The distance is
+        infinite for a ray that hits no surface.
       normals: [H, W, 3], the unit normal of the surface at each point that a ray hits.
     """
 
@@ -35,9 +36,9 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     """Draw a scene and render it.
 
     A pinhole camera stands on a floor, and looks down a little at two to five spheres and boxes.
-    Most scenes have a wall behind these objects. Each surface has a random colour, and a distant
-    light shades it. All labels are exact at the centre of a pixel; only the image is rounded and
-    has noise.
+    Most scenes have a wall behind the spheres and boxes. Each surface has a random colour, and a
+    distant light shades it. All labels are exact at the centre of a pixel; only the image is
+    rounded and has noise.
 
     Args:
       random: the generator of random numbers.
@@ -128,12 +129,13 @@ def _draw_surfaces(
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
     """Return where rays hit the front of a plane.
 
-    The plane has all points p with `normal p = offset`.
+    The plane consists of all points p whose dot product with `normal` is `offset`.
 
     Args:
       rays: the directions of rays from the camera at the origin, [H, W, 3].
       normal: the unit normal on the front of the plane, [3].
-      offset: below 0 if the camera is in front of the plane.
+      offset: the distance of the plane from the camera along `normal`; below 0 if the camera is in
+        front of the plane.
     """
     along = rays @ normal
     with np.errstate(divide="ignore"):

@@ -26,26 +26,26 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Coded):
     """Looks up strings or integers in a vocabulary: [B], [B, n] or [B, (L)] -> [B, D].
 
-    The ids are embedded or one-hot. Unknown categories have additional ids behind the vocabulary.
-    The empty string, such as an empty cell of a CSV file, is unknown unless a list in `vocabulary`
-    contains it.
+    The ids of categories are embedded, or become one-hot vectors. Unknown categories have
+    additional ids behind the vocabulary. The empty string, such as an empty cell of a CSV file, is
+    unknown unless a list in `vocabulary` contains it.
 
     Attributes:
       names: the fields; each field has a separate vocabulary and embedding.
       vocabulary: a list of categories, or the path of a file with one category per line. None
-        learns the categories from the training split. A continued run fails if the file has changed
-        since the run started.
+        learns the categories from the training split. A continued run fails if the file in
+        `vocabulary` has changed since the run started.
       min_count: the least number of occurrences in the training split of a category in the
-        vocabulary. The default is 2, because a category that occurs once says little, and its row
-        can train the vector of unknown categories.
+        vocabulary. `min_count` is 2 by default, because a category that occurs once says little,
+        and its row can train the vector of unknown categories.
       max_size: the largest number of categories; the most frequent categories are kept. None keeps
         all categories.
       num_unknown: the number of ids for unknown categories; a hash chooses one of these ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share a vocabulary and an
@@ -143,7 +143,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: file} of vocabularies and word vectors in the settings."""
+        """{column: path} of the files of vocabularies and word vectors that the settings name."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -198,7 +198,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields of the column, because each field may have unknown values."""
+        """The fields in which unknown values are counted: all fields of the column."""
         return self.names
 
     def find_unknown(
@@ -265,8 +265,8 @@ class Hashed(tables.Embedded, tables.Coded):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
@@ -300,7 +300,7 @@ class Hashed(tables.Embedded, tables.Coded):
         Args:
           column: the column.
           values: strings or integers [N].
-          fitted: the statistics, which are not read.
+          fitted: the statistics of the training split, which this class does not need.
 
         Returns:
           int64 [N], in [0, num_buckets).
@@ -325,8 +325,8 @@ class Identity(tables.Embedded, tables.Ids):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
@@ -353,7 +353,7 @@ class Identity(tables.Embedded, tables.Ids):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields of the column, because each field may have unknown values."""
+        """The fields in which unknown values are counted: all fields of the column."""
         return self.names
 
     def find_unknown(

@@ -33,7 +33,7 @@ def make_keys(tokens: tf.Tensor) -> tf.Tensor:
       tokens: strings [N].
 
     Returns:
-      Keys, int64 [N], at least 1; `NO_KEY` for an empty token.
+      Keys, int64 [N], at least 1; an empty token has the key `NO_KEY`, which is 0.
     """
     keys = tf.strings.to_hash_bucket_fast(tokens, _LARGEST) + 1
     return tf.where(tf.equal(tokens, ""), tf.constant(NO_KEY, tf.int64), keys)
@@ -47,8 +47,8 @@ def list_buckets(keys: tf.Tensor | np.ndarray, count: int) -> tuple[tf.Tensor, t
       count: the number of buckets.
 
     Returns:
-      Two tensors or arrays like `keys`, [N] each, in [0, count). Both buckets of a key may be
-      equal.
+      Two tensors or arrays of bucket numbers like `keys`, [N] each, in [0, count). Both buckets of
+      a key may be equal.
     """
     return keys % count, (keys // count) % count
 
@@ -61,8 +61,9 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
       keys: int64 [N].
 
     Returns:
-      The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table. The
-      row of any other key is 0. `NO_KEY` is never in the table.
+      The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table.
+      Keys that are not in the table get the row 0. The key `NO_KEY`, of empty tokens, is never in
+      the table.
     """
     rows = tf.zeros_like(keys)
     # Count rows in a bucket from 1, because the sum is 0 for a key that is not in the bucket.

@@ -120,7 +120,7 @@ def seal_statistics(directory: str) -> None:
     """Add checksums to the statistics of an earlier version, which lack checksums.
 
     Args:
-      directory: the folder of the statistics; without statistics, nothing happens.
+      directory: the folder of the statistics; a folder without statistics stays unchanged.
 
     Raises:
       UserError: a file is damaged.

@@ -54,7 +54,7 @@ class Ids(column.Lookup, column.PerField):
         """The names of the settings that determine the meaning of an id."""
 
     def _name(self, output: str) -> str:
-        """Return the name of the table, and of the statistics, for the column `output`."""
+        """Return the name of the embedding table, and of the statistics, of the column `output`."""
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
@@ -69,7 +69,7 @@ class Coded(Ids):
 
     @property
     def coded_columns(self) -> dict[str, str]:
-        """All columns, {column: field}; {} if ids do not fit into 32 bits."""
+        """The field of each column, {column: field}; {} if ids do not fit into 32 bits."""
         if self._num_ids > _MOST_IDS:
             return {}
         return {output: field for output, (field,) in self.columns.items()}
@@ -129,7 +129,8 @@ class Embedded(column.Lookup):
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
         """Return {name: names of rows} for tables in which a row stands for several ids.
 
-        The names describe `settings`, because other settings assign other rows to an id.
+        The names of rows describe `settings`, because with other settings, an id would have another
+        row.
         """
         if self.embedding is None:
             return {}
@@ -144,7 +145,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into vectors, [B, D]; `counts` are the counts of blocks."""
+        """Turn ids in [0, size) into vectors, [B, D]; `counts` are those of the blocks' ids."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

@@ -31,8 +31,8 @@ class Text(column.PerField):
         Encoders that need a target are not allowed.
       dimension: the length of a token's vector, in `features/<column>/embedding`.
       max_tokens: the number of tokens to read from the beginning of a text; None reads all tokens.
-        The limit bounds the memory for long texts, which grows with the square of the length in a
-        transformer.
+        A limit on the tokens bounds the memory for long texts, which grows with the square of their
+        length in a transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
         which is appended to the token's vector. This setting requires `max_tokens`. None adds no
         embedding.

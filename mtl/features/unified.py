@@ -27,7 +27,7 @@ class Unified(tables.Ids):
     each field has separate weights. So `num_buckets` alone determines the memory for all fields.
     Use more lookups for a field with many values.
 
-    Each row stands for several values.
+    Each row of the table stands for several values.
 
     Attributes:
       names: the fields.
@@ -37,15 +37,14 @@ class Unified(tables.Ids):
       dimension: the length of a row, D; the output has `num_lookups` times this width.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the table's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field a separate
         table.
-      salt: a text that replaces the column's name in the hash functions. With equal salts, equal
-        values of different fields get the same rows, such as a shown item and the items of a
-        history.
+      salt: a text that replaces the column's name in the hash functions. Columns with equal salts
+        give equal values the same rows, for example a shown item and the items of a history.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]

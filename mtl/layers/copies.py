@@ -78,7 +78,7 @@ def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
 
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
-    """Return True if a batched product is possible, and there is a GPU."""
+    """Return True if one batched product can compute all copies, and there is a GPU."""
     is_one_width = len({tensor.shape[-1] for tensor in inputs}) == 1
     return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 

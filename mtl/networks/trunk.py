@@ -139,7 +139,7 @@ def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
     """Check a setting that holds trunks.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       trunks: the value of the setting.
 
     Raises:
@@ -161,7 +161,7 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
     """Check a setting that holds the sizes of layers.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       sizes: the value of the setting, which may be empty.
 
     Raises:
@@ -187,7 +187,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
     """Stack all images along their channels, and separate all other columns.
 
     Args:
-      kind: the part that reads them, for errors.
+      kind: the class that reads the columns, used in error messages.
       inputs: {column: [B, H, W, C] or other}.
 
     Returns:
@@ -210,7 +210,7 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack images along their channels.
 
     Args:
-      kind: the part that reads the images, for errors.
+      kind: the class that reads the images, used in error messages.
       inputs: {column: [B, H, W, C]}.
 
     Returns:
@@ -229,7 +229,7 @@ def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Flatten all columns, and concatenate them in the order of the inputs.
 
     Args:
-      kind: the part that reads them, for errors.
+      kind: the class that reads the columns, used in error messages.
       inputs: {column: [B, ...]}; all sizes except B are known.
 
     Returns:

@@ -112,7 +112,7 @@ def read_tables(lowercase: bool) -> Tables:
       lowercase: True also converts letters to lower case, and removes accents.
 
     Returns:
-      The tables. All callers get the same arrays, so do not change them.
+      The tables. All callers get the same cached arrays, so do not change the arrays.
     """
     rows: dict[str, int] = {"\0": 0}  # Row 0 means no replacement; NUL never replaces a character.
     row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)

@@ -49,7 +49,7 @@ class Categorical(tables.Embedded, tables.Coded):
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share a vocabulary and an
-        embedding, in `features/<table>`. None gives each field a separate table.
+        embedding, in `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`.
         Categories that the file lacks start at random.
@@ -270,7 +270,7 @@ class Hashed(tables.Embedded, tables.Coded):
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
-        `features/<table>`. None gives each field a separate table.
+        `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
@@ -330,7 +330,7 @@ class Identity(tables.Embedded, tables.Ids):
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
-        `features/<table>`. None gives each field a separate table.
+        `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 

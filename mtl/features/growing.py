@@ -52,7 +52,7 @@ class Growing(tables.Ids):
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table, in `features/<table>`. Columns with equal table names share the
-        table. None gives each field a separate table.
+        table. Without a name (None), each field gets a separate table.
     """
 
     capacity: Annotated[

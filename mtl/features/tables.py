@@ -28,7 +28,7 @@ class Ids(column.Lookup, column.PerField):
 
     Attributes:
       table: the name of a table, in `features/<table>`. Columns with equal table names share the
-        table. None gives each field a separate table.
+        table. Without a name (None), each field gets a separate table.
     """
 
     table: str | None = None

@@ -43,8 +43,9 @@ class Piggyback(types.Network):
     Attributes:
       network: the network, which is built for all old tasks, and again for each added task.
       added: the added tasks, which mask weights; at least one task must be an old task.
-      kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default, these are
-        all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.
+      kernels: patterns of the kernels to which masks are applied (see `mtl.variables.patterns`). By
+        default, the patterns match all kernels of the network except in towers. The scores are
+        `<kernel>_mask_<task>`.
       start: the initial value of all scores, above `threshold`.
       threshold: an added task uses the weights with scores above this number.
     """
@@ -69,11 +70,11 @@ class Piggyback(types.Network):
         """Extend the `Freezing` of a run by the columns, and by the heads of old tasks.
 
         Args:
-          freezing: the settings of the run.
+          freezing: the settings of the run that name the frozen variables.
 
         Returns:
-          A copy that also freezes all variables outside of the network, except the heads of added
-          tasks, and sets `batch_norm` to "inference".
+          A copy of `freezing` that also freezes all variables outside of the network, except the
+          heads of added tasks, and sets `batch_norm` to "inference".
         """
         return _freeze_others(freezing, self.added)
 
@@ -133,10 +134,11 @@ class PackNet(types.Network):
 
     Attributes:
       network: the network, which is built once for each task.
-      order: all tasks, in the order of their runs; the run trains the last task.
+      order: all tasks, in the order in which runs add the tasks; this run trains the last task of
+        the list.
       kernels: patterns of the kernels whose weights are divided among tasks (see
-        `mtl.variables.patterns`). By default, these are all kernels of the network except in
-        towers.
+        `mtl.variables.patterns`). By default, the patterns match all kernels of the network except
+        in towers.
     """
 
     network: types.Network
@@ -155,13 +157,14 @@ class PackNet(types.Network):
         """Extend the `Freezing` of a run by all variables that old tasks use.
 
         Args:
-          freezing: the settings of the run.
+          freezing: the settings of the run that name the frozen variables.
 
         Returns:
-          The same settings if `order` has a single task. Otherwise, a copy that also freezes the
-          weights of old tasks in `kernels`, and all variables outside of the network except the
-          head of the last task, and sets `batch_norm` to "inference". Patterns in
-          `freezing.entries` take precedence over equal patterns in `kernels`.
+          The unchanged settings if `order` has a single task. With several tasks in `order`, a copy
+          of the settings that also freezes the weights of old tasks in `kernels`, and all variables
+          outside of the network except the head of the last task, and sets `batch_norm` to
+          "inference". Patterns in `freezing.entries` take precedence over equal patterns in
+          `kernels`.
         """
         if not self.starts_from_run:
             return freezing
@@ -171,7 +174,7 @@ class PackNet(types.Network):
         return dataclasses.replace(frozen, entries=entries)
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail if the previous run left no free weights for the added task.
+        """Fail if the previous run left no weights free for the task that this run adds.
 
         Args:
           names: the names of all variables of the run.
@@ -212,7 +215,7 @@ class PackNet(types.Network):
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
-        """Return a function that computes the kernel for the last of `tasks`."""
+        """Return a function that computes the kernel that the last task of `tasks` uses."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
             mask_settings = {
@@ -287,7 +290,7 @@ def _run_for(
     view: View,
     stage: views.Stage,
 ) -> types.Tensors:
-    """Run the network of a part for one task, with the kernels that `view` returns.
+    """Run the network of Piggyback or PackNet for one task, with kernels from `view`.
 
     Raises:
       UserError: the part's patterns match no kernel, or a variable has another shape for one task

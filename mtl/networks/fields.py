@@ -22,7 +22,7 @@ def check_dimension(where: str, dimension: int | None) -> None:
 
     Args:
       where: the name of the setting, used in error messages.
-      dimension: the width; None is always right.
+      dimension: the value of the setting: a width, or None, which is always valid.
 
     Raises:
       UserError: the width is not a whole number of at least 1.
@@ -78,7 +78,8 @@ def stack_fields(
     """Stack F columns as vectors of equal width, in the order of the inputs.
 
     If the width of a column differs from `dimension`, a matrix `field_<column>/projection/kernel`
-    projects the column. So a column of width 1 scales a vector, as in factorisation machines.
+    projects the column. So the value of a column of width 1 scales a learned vector, as in
+    factorisation machines.
 
     Args:
       kind: the class of the trunk that reads the fields, used in error messages.

@@ -114,7 +114,8 @@ class FTTransformer:
           training: True in a training step.
 
         Returns:
-          [B T, dimension], or [B, dimension] if `is_last`.
+          The new tokens, [B T, dimension], or only the first token of each example, [B, dimension],
+          if `is_last`.
         """
         normal_rows = layers.layer_norm(rows, "attention_norm") if has_norm else rows
         projections = layers.dense(normal_rows, 3 * self.dimension, "attention/query_key_value")

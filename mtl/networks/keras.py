@@ -96,7 +96,7 @@ class KerasModel:
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:
-    """Copy the inputs, as Keras needs new tensors to separate the updates of two calls."""
+    """Copy the inputs, because Keras separates the updates of two calls by their input tensors."""
     new_inputs = {column: tf.identity(value) for column, value in inputs.items()}
     return new_inputs if len(new_inputs) > 1 else next(iter(new_inputs.values()))
 

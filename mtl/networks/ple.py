@@ -37,8 +37,8 @@ class PLE(types.Network):
         `level_<l>/shared/expert_<i>`.
       num_specific: the number of experts of a task at each level, at least 1.
       num_shared: the number of shared experts at each level, at least 1.
-      tower: the trunk on each task's last mixture; variables in `tower_<task>`. With None, the head
-        reads the mixture.
+      tower: the trunk on each task's last mixture; variables in `tower_<task>`. Without a tower
+        (None), the head reads the mixture of experts.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 

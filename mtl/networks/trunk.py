@@ -34,12 +34,12 @@ class StackingTrunk(Trunk, Protocol):
 
     @abc.abstractmethod
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes, with stacked variables.
+        """Build a copy of the trunk in each of T scopes, with the variables of all copies stacked.
 
         Stacks get the same initial values as separate variables; see `mtl.variables.stacks`.
 
         Args:
-          inputs: {column: [B, ...]}, for all copies.
+          inputs: the columns {column: [B, ...]} that all copies read.
           scopes: T variable scopes, relative to the current scope.
 
         Returns:
@@ -97,7 +97,8 @@ def build_copies(
 
     Args:
       part: the trunk.
-      inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
+      inputs: the columns {column: [B, ...]} that all copies read, or a separate input [B, D] for
+        each copy.
       scopes: the variable scope of each copy.
       training: True in a training step.
 
@@ -126,7 +127,7 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
       [B, N, H].
 
     Raises:
-      UserError: an output is a map.
+      UserError: an output is a map [B, H, W, C], and not a vector.
     """
     for vector in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that return maps."
@@ -140,7 +141,7 @@ def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
 
     Args:
       where: the name of the setting, used in error messages.
-      trunks: the value of the setting.
+      trunks: the value of the setting, which should be a list of trunks.
 
     Raises:
       UserError: `trunks` is not a list, is empty, or has an entry that is not a trunk.
@@ -188,10 +189,10 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 
     Args:
       kind: the class that reads the columns, used in error messages.
-      inputs: {column: [B, H, W, C] or other}.
+      inputs: {column: an image [B, H, W, C], or a value of another shape}.
 
     Returns:
-      The images as [B, H, W, sum of C], and all other columns.
+      The images, stacked to [B, H, W, sum of C], and all other columns.
 
     Raises:
       UserError: there is no image, or sizes differ or are unknown.

@@ -92,9 +92,9 @@ class MultiHash(types.Embedding):
 
     D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
     2017, arXiv:1709.03933. Unlike in the paper, ids have no importance weights, which would take a
-    row for each id. Two ids rarely share all rows, because two hashes can choose about `num_buckets
-    ** 2 / 2` different pairs of rows. Since several tokens share each row of a table, a warm start
-    does not match rows by token.
+    row for each id. Two ids rarely share all rows, because two hashes can choose about
+    `num_buckets ** 2 / 2` different pairs of rows. Since several tokens share each row of a table,
+    a warm start does not match rows by token.
 
     The table is `features/<column>/embedding`. The initial vectors of ids have the same standard
     deviation as in a table with a row for each id.
@@ -123,9 +123,10 @@ class MixedDimensions(types.Embedding):
     A. Ginart et al., "Mixed Dimension Embeddings with Application to Memory-Efficient
     Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency form a block. Let p be
     the mean frequency of a block's ids in the training split, and p_0 the mean frequency in block
-    0, which holds the most frequent ids. A block has the dimension `round(dimension * (p / p_0) **
-    temperature)`, at least 1, for the mean frequency p of its ids. A matrix projects the rows of a
-    block to the full dimension, unless the block already has this dimension.
+    0, which holds the most frequent ids. A block has the dimension
+    `round(dimension * (p / p_0) ** temperature)`, at least 1, for the mean frequency p of its ids.
+    A matrix projects the rows of a block to the full dimension, unless the block already has this
+    dimension.
 
     Only `Categorical` columns can use this embedding, because their ids are sorted by descending
     frequency, or in the order of the vocabulary in the settings. The last block also holds the

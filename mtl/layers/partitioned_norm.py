@@ -25,13 +25,13 @@ def normalise(
 ) -> tf.Tensor:
     """Normalise each row by the moments of the row's group.
 
-    A row x of group n becomes `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) +
-    beta + beta[n]` (X. Sheng et al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the
-    moments of the group's rows in the batch, over all synchronous replicas, with the unbiased
-    variance. A group of r < 16 rows uses a mixture of the group's moments and the moments of all
-    rows of the batch: `w m_group + (1
-    - w) m_all` with `w = (r - 1) / 15`. For a group with a single row, whose variance is undefined,
-    the weight w of the group's moments is 0.
+    A row x of group n becomes
+    `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
+    al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the moments of the group's rows in
+    the batch, over all synchronous replicas, with the unbiased variance. A group of r < 16 rows
+    uses a mixture of the group's moments and the moments of all rows of the batch:
+    `w m_group + (1 - w) m_all` with `w = (r - 1) / 15`. For a single row, whose variance is
+    undefined, the weight w of the group's moments is 0.
 
     Evaluation, and training with frozen averages, use moving averages [N, D] of each group's
     moments in training. The first batch with a row of a group sets the group's averages; later,

@@ -107,10 +107,11 @@ class Codes:
 class Categories:
     """Categorical latent variables on a trunk, drawn by Gumbel-softmax in training.
 
-    The output is the concatenation of one-hot vectors c, `c[i] ~ Categorical(softmax(W[i] trunk(x)
-    + b[i]))`. Training draws each one-hot vector c by `layers.gumbel_softmax`, with
-    straight-through gradients. Evaluation and prediction use the most likely class. E. Jang, S. Gu,
-    B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144.
+    The output is the concatenation of one-hot vectors c,
+    `c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i]))`. Training draws each one-hot vector c by
+    `layers.gumbel_softmax`, with straight-through gradients. Evaluation and prediction use the most
+    likely class. E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax",
+    2017, arXiv:1611.01144.
 
     Attributes:
       trunk: computes the vector that the linear layer with W and b reads; variables in

@@ -98,11 +98,11 @@ class DSelectK:
     computes the numbers z and the k numbers of the softmax; if `static` is True, all of these
     numbers are variables.
 
-    An entropy penalty in REGULARIZATION_LOSSES makes each selector choose a single expert: `entropy
-    * sum_i H(r_i)`, a mean over the batch. If E is not a power of 2, some codes do not stand for an
-    expert. A second penalty, `1 / sum_e r(e)` with the factor `entropy`, makes codes without an
-    expert improbable (appendix of the paper). Unlike in the paper, the weights of the experts are
-    divided by their sum.
+    An entropy penalty in REGULARIZATION_LOSSES makes each selector choose a single expert:
+    `entropy * sum_i H(r_i)`, a mean over the batch. If E is not a power of 2, some codes do not
+    stand for an expert. A second penalty, `1 / sum_e r(e)` with the factor `entropy`, makes codes
+    without an expert improbable (appendix of the paper). Unlike in the paper, the weights of the
+    experts are divided by their sum.
 
     Attributes:
       k: the largest number of experts that a gate uses, at least 1.
@@ -190,8 +190,9 @@ _SHOWN_ROWS = 128
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
-    The result for a number t is 0 below -gamma/2, 1 above gamma/2, and `-2 (t / gamma)^3 + 3/2 (t /
-    gamma) + 1/2` between. The derivative of the smooth step is 0 below -gamma/2 and above gamma/2.
+    The result for a number t is 0 below -gamma/2, 1 above gamma/2, and
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. The derivative of the smooth step is 0 below
+    -gamma/2 and above gamma/2.
 
     Args:
       numbers: t, of any shape.

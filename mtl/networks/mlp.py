@@ -25,10 +25,10 @@ class MLP:
 
     Layer i computes `h[i] = dropout(activation(norm(W[i] h[i-1] + b[i])))`.
 
-    The activation "swiglu" multiplies by a gate that also reads the input of the layer, `norm(W h +
-    b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020, arXiv:2002.05202,
-    which swaps the names W and V). The variables V and c of the gate are in `hidden_<i>/gate`, so a
-    layer with "swiglu" has twice as many parameters.
+    The activation "swiglu" multiplies by a gate that also reads the input of the layer,
+    `norm(W h + b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020,
+    arXiv:2002.05202, which swaps the names W and V). The variables V and c of the gate are in
+    `hidden_<i>/gate`, so a layer with "swiglu" has twice as many parameters.
 
     Attributes:
       layers: the number of units of each layer; [] returns the concatenated columns.

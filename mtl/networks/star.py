@@ -38,8 +38,8 @@ class STAR:
     weights is sparse, so a lazy optimizer does not change the weights of absent domains.
 
     Attributes:
-      domain: the one-hot column [B, N] of domains, an Identity or a Categorical with `dimension =
-        None`. The domain of a row is the index of the largest value of this column.
+      domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
+        `dimension = None`. The domain of a row is the index of the largest value of this column.
       layers: the number of units of each layer, at least one layer; variables in
         `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.

@@ -362,7 +362,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(kw_only=True)
 class VocabularyOfBlocks(Vocabulary):
-    """A vocabulary in blocks by frequency, which also counts the occurrences in each block.
+    """A vocabulary that is divided into blocks by frequency, and counts the values in each block.
 
     Attributes:
       ends: the ranks at which blocks end, except for the last block.

@@ -35,7 +35,7 @@ class Bucketized(column.Lookup, column.PerField):
         is 0.883 with 10 buckets, 0.889 with 20, 0.893 with 30, and 0.893 with 100.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -82,7 +82,7 @@ class Crossed(tables.Embedded):
       boundaries: {field: boundaries} for fields of floats; see `Bucketized.boundaries`.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.

@@ -43,7 +43,7 @@ class Categorical(tables.Embedded, tables.Coded):
       num_unknown: the number of ids for unknown categories; a hash chooses one of these ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -52,7 +52,7 @@ class Categorical(tables.Embedded, tables.Coded):
         embedding, in `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`.
-        Categories that the file lacks start at random.
+        Categories that are missing from the file start from random vectors.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -97,7 +97,7 @@ class Categorical(tables.Embedded, tables.Coded):
         checks.require(fits, where, rule, self.word_vectors)
 
     def _list_vocabulary(self) -> tuple[str, ...]:
-        """Return the list as strings, written like `columns_lib.tokens`: True and 1.0 give "1"."""
+        """Return the list as strings, like `columns_lib.tokens`: True and 1.0 give "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
@@ -143,7 +143,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: path} of the files of vocabularies and word vectors that the settings name."""
+        """The files of vocabularies and word vectors that the settings name, {column: path}."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -151,7 +151,7 @@ class Categorical(tables.Embedded, tables.Coded):
         return {**of_words, **{word_vectors.key(output): vectors for output in self.columns}}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column, table or block: categories}, the categories of the embedding's rows."""
+        """Return the categories of each table's rows, {column, table or block: categories}."""
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
@@ -264,7 +264,7 @@ class Hashed(tables.Embedded, tables.Coded):
         collisions rare.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -324,7 +324,7 @@ class Identity(tables.Embedded, tables.Ids):
       size: the number of ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.

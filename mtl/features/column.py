@@ -95,7 +95,7 @@ class Lookup(types.Column):
     Attributes:
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -146,7 +146,7 @@ def name(prefix: str, text: str) -> str:
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Name the columns of texts, such as fields, with a unique name for each text.
+    """Give each text, such as the name of a field, a unique name of a column.
 
     Variable scopes forbid letters of other alphabets, so two fields could get the same name. If two
     texts would give the same name, a checksum is appended to the names of both.
@@ -300,7 +300,7 @@ def flat(values: Values) -> tf.Tensor:
 
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
-    """Compute factors that divide by a spread, such as a standard deviation.
+    """Compute factors that divide numbers by a spread, such as a standard deviation.
 
     Args:
       spread: numbers of any shape, at least 0.

@@ -75,7 +75,7 @@ class QuotientRemainder(types.Embedding):
         return first * second if self.combine == MULTIPLY else first + second
 
     def _share_of(self, table: types.Table, scope: str) -> tuple[int, float]:
-        """Return the dimension and the initial standard deviation of `quotient` and `remainder`."""
+        """Return size and initial standard deviation of rows in `quotient` and `remainder`."""
         stddev = table.first_deviation
         if self.combine == CONCAT:
             fix = "It joins two halves."
@@ -180,7 +180,7 @@ class MixedDimensions(types.Embedding):
         """Look up ids [...] of a table; return vectors, [..., D].
 
         Raises:
-          UserError: a block has no ids, or exceeds the dimension of the column.
+          UserError: a block has no ids, or a larger dimension than the column.
         """
         scope = tf1.get_variable_scope().name
         rule = f"be below {table.size}, the ids of {scope}"

@@ -46,7 +46,7 @@ class Growing(tables.Ids):
       num_unknown: the number of rows for unknown keys; a hash chooses one of these rows.
       dimension: the length of the embedding's vectors.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -82,12 +82,12 @@ class Growing(tables.Ids):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows for keys; the rows for unknown keys follow."""
+        """The number of rows for known keys; the rows behind them are for unknown keys."""
         return self.num_buckets * key_table.PLACES
 
     @property
     def tables(self) -> dict[str, Growing]:
-        """{name of a table: this column object}, for each table of the columns."""
+        """The tables of the columns, {name of a table: this column object}."""
         return {self._name(output): self for output in self.columns}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:

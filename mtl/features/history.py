@@ -34,8 +34,8 @@ class History(types.Column):
     """Encodes aligned lists, whose i-th entries form event i: fields [B, (L)] or [B, L] -> [B, H].
 
     Columns encode each event like a row, and the vectors of the columns are concatenated. The lists
-    of a row must have equal length. The columns that encode events are fitted to the entries of all
-    lists.
+    of events in a row must have equal length. The columns that encode events are fitted to the
+    entries of all lists.
 
     In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
     categories of an item. The column combines the values of one entry by its `pooling`, like the

@@ -64,7 +64,7 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
-        """True, because strings in the fields are encoded images."""
+        """True, because a field of strings holds encoded image files."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:
@@ -107,7 +107,7 @@ class Image(column.PerField):
         return outputs
 
     def _normalise(self, pixels: tf.Tensor, output: str, fitted: types.Statistics) -> tf.Tensor:
-        """Normalise pixels [B, H, W, C] as `normalization` says."""
+        """Normalise pixels [B, H, W, C] as the setting `normalization` describes."""
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":

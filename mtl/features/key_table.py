@@ -90,7 +90,7 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
       capacity: the number of rows of the new table, a multiple of 8.
 
     Returns:
-      The saved row of the key in each new row, int64 [capacity]; -1 for a free row.
+      For each row of the new table, the saved row of its key, int64 [capacity]; -1 for a free row.
     """
     count, keys = capacity // PLACES, saved.reshape(-1)
     origins = np.full([count, PLACES], -1, np.int64)

@@ -89,11 +89,12 @@ class PiecewiseLinear(_Vectors):
       names: the fields; integers and bools count as numbers.
       boundaries: two or more ascending numbers for all fields; or the approximate number of bins
         for each element. If `boundaries` is a number, the bins are fitted to the training split,
-        from the least value to the greatest, so that all bins hold about equally many values.
-        Frequent values do not use up bins. k distinct values give at most k - 1 bins.
+        from the least value to the greatest, so that all bins hold about equally many values. A
+        frequent value takes only one bin, so all other bins are left for other values. An element
+        with k distinct values has at most k - 1 bins.
       dimension: the number of units of a ReLU layer on the bins, in `features/<column>/linear`,
-        with separate weights for each element. With None, the column consists of the numbers of the
-        bins, without a layer.
+        with separate weights for each element. Without a layer (None), the column consists of the
+        numbers of the bins.
       log: True first applies sign(x) log(1 + |x|), also to boundaries in the settings.
       missing_flags: True adds n inputs that are 1 if the value is missing.
       prefix: the start of the column's name, `<prefix>_<field>`.
@@ -201,7 +202,8 @@ class Periodic(_Vectors, numeric.Numeric):
     Attributes:
       names: the fields; integers and bools count as numbers.
       dimension: the number of units of the ReLU layer with W and b, in `features/<column>/linear`.
-        With None, the column consists of the waves, `2 num_frequencies` numbers for each element.
+        Without a layer (None), the column consists of the waves, `2 num_frequencies` numbers for
+        each element.
       num_frequencies: the number of frequencies c for each element, in
         `features/<column>/frequencies`.
       sigma: the standard deviation of the initial frequencies c, above 0. Tune this setting first:
@@ -256,7 +258,7 @@ class AutoDis(_Vectors, numeric.Numeric):
         `features/<column>/buckets` is W.
       temperature: the temperature of the softmax, above 0; a lower temperature gives the largest
         weight to fewer vectors.
-      skip: the factor of the skip connection, `skip h`, at least 0.
+      skip: the factor of h in the skip connection, at least 0.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
       missing_flags: True adds n inputs that are 1 if the value is missing.
@@ -295,7 +297,7 @@ def _apply_layers(
     """Apply a separate ReLU layer to each element, from [N, B, K] to [N, B, units].
 
     Args:
-      inputs: the elements of all columns.
+      inputs: the encoded elements of all columns, [N, B, K].
       sizes: {column: number of elements}.
       counts: {column: number of inputs of its layer}, which are the first of the K numbers of an
         element.

@@ -1,4 +1,4 @@
-"""Base classes of columns with embedding tables that columns share, or with compact tables.
+"""Base classes of columns whose embedding tables are compact, or shared by several columns.
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
@@ -86,7 +86,7 @@ class Coded(Ids):
     def _read_ids(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> column.Values:
-        """Return the ids of a field, which training may have looked up before the step."""
+        """Return the ids of a field, which may have been looked up when the rows were read."""
         values = column.read_categories(type(self).__name__, features, field)
         ids = codes.find_ids(values, output)
         # `mtl.data.coded_rows` looks ids up when it reads rows into memory.
@@ -129,8 +129,8 @@ class Embedded(column.Lookup):
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
         """Return {name: names of rows} for tables in which a row stands for several ids.
 
-        The names of rows describe `settings`, because with other settings, an id would have another
-        row.
+        The names of the rows are texts that describe `settings`, because other settings would give
+        an id another row.
         """
         if self.embedding is None:
             return {}
@@ -145,7 +145,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into vectors, [B, D]; `counts` are those of the blocks' ids."""
+        """Turn ids in [0, size) into vectors, [B, D]; `counts` has a count for each block."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

@@ -37,7 +37,7 @@ class Text(column.PerField):
         which is appended to the token's vector. This setting requires `max_tokens`. None adds no
         embedding.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`. Tokens
-        that the file lacks start at random.
+        that are missing from the file start from random vectors.
       prefix: the start of the column's name, `<prefix>_<field>`.
       trainable: False freezes all variables of the column, including the encoder.
     """
@@ -96,7 +96,7 @@ class Text(column.PerField):
 
     @property
     def files(self) -> dict[str, str]:
-        """{name: file} of the vocabularies and word vectors in the settings."""
+        """The files of vocabularies and word vectors that the settings name, {name: path}."""
         files: dict[str, str] = {}
         for output in self.columns:
             files |= {output: self._vocabulary_file} if self._vocabulary_file else {}

@@ -34,7 +34,7 @@ _SECONDS_OF_DAY = 86_400
 def _read_times(
     kind: str, values: tf.Tensor, field: str, form: str
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Parse times [N] into parts like `time_texts.read_parts`, with a mask of valid times."""
+    """Parse times [N] into parts (see `time_texts.read_parts`), with a mask of valid times."""
     texts = column.tokens(kind, {field: values}, field)
     if form not in times.SINCE_1970:
         return time_texts.read_parts(texts, times.read_form(f"{kind}.form", form))
@@ -63,7 +63,7 @@ class TimeParts(column.Lookup, column.PerField):
         %H:%M", and "seconds", "milliseconds", "microseconds" or "nanoseconds" since 1970.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.

@@ -36,7 +36,7 @@ class Unified(tables.Ids):
         common table.
       dimension: the length of a row, D; the output has `num_lookups` times this width.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the table's initial values, above 0; None for
+      initial_stddev: the standard deviation of the table's initial values, above 0; None means
         `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
         two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
@@ -60,7 +60,7 @@ class Unified(tables.Ids):
         super().__post_init__()
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {table: names of rows}, which describe the salts."""
+        """Return {table: names of its rows}; the names are the salts of the columns."""
         del fitted
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:

@@ -64,7 +64,7 @@ class Weighted(types.Column):
 
     @property
     def coded_columns(self) -> dict[str, str]:
-        """The columns whose ids training may look up before the step, {column: list}."""
+        """The columns whose ids may be looked up when rows are read, {column: name of the list}."""
         return {
             _name(output): field
             for part in self.lookups

@@ -8,7 +8,7 @@ penalised separately. Copies with the same inputs use a single matrix product wi
 concatenated in every step. Copies with different inputs of equal width use a single batched product
 in training on GPUs, where launching many ops is slow. On CPUs, separate products are up to a third
 faster, as the outputs of a copy remain in the cache for the next layer of this copy. Served graphs
-have separate products, so they do not depend on the device.
+compute a separate product for each copy, so the graphs do not depend on the device.
 """
 
 from __future__ import annotations

@@ -445,7 +445,7 @@ def embedding(
       dimension: the length of a row.
       name: the name of the table.
       stddev: the standard deviation of initial values, from a normal distribution that is cut off
-        at two standard deviations; None for `dimension ** -0.5`.
+        at two standard deviations; None means `dimension ** -0.5`.
       initializer: the initializer of the table, which replaces `stddev`; None for a normal
         distribution.
 

@@ -36,10 +36,10 @@ def normalise(
     Evaluation, and training with frozen averages, use moving averages [N, D] of each group's
     moments in training. The first batch with a row of a group sets the group's averages; later,
     UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
-    not change the group's averages. In the averages of a group, all batches with a row of the group
-    have the same weight. Batches with few rows of a group are safe, because their moments come
-    mostly from all rows of the batch. If batches were weighted by their numbers of rows, the moving
-    averages of a rare group would lag behind for thousands of steps.
+    not change the group's averages; all other batches have the same weight. Batches with few rows
+    of a group are safe, because their moments come mostly from all rows of the batch. If batches
+    were weighted by their numbers of rows, the moving averages of a rare group would lag behind for
+    thousands of steps.
 
     Args:
       inputs: [B, D].

@@ -35,10 +35,10 @@ class Precision:
     Evaluation, prediction and exports compute in float32, so the served model has the same metrics
     on any device.
 
-    In float16, small gradients would vanish. To prevent this, the paper multiplies the loss by a
-    loss scale. Here a gradient is multiplied by the loss scale when it enters the network, and
-    divided by the scale when it leaves the network, at every variable and input. So code outside of
-    the network, such as balancing, gets gradients without the loss scale.
+    In float16, small gradients would vanish. The paper multiplies the loss by a loss scale, which
+    keeps small gradients from vanishing. Here a gradient is multiplied by the loss scale when it
+    enters the network, and divided by the scale when it leaves the network, at every variable and
+    input. So code outside of the network, such as balancing, gets gradients without the loss scale.
 
     If the losses of a step are finite, but a gradient is NaN or infinite, the step changes no
     variable and halves the scale. The loss scale doubles after `growth_steps` steps with finite
@@ -103,7 +103,7 @@ def run_network(
       training: False computes in float32, as in evaluation.
 
     Returns:
-      {task: float32}, with the shared outputs of the network.
+      The towers in float32, {task: tower}, with the shared outputs of the network.
     """
     step = _STEP.get() if training else None
     if step is None:
@@ -127,9 +127,9 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     Returns:
       Two tensors: the output in the precision of the network, for the next layers, and a float32
-      copy for `Towers.shared`. The output for the next layers is a cast of the copy, so their
-      gradients pass through the copy. Gradients with respect to the copy are not multiplied by the
-      loss scale.
+      copy for `Towers.shared`. The output for the next layers is a cast of the copy, so gradients
+      of these layers pass through the copy. Gradients with respect to the copy are not multiplied
+      by the loss scale.
     """
     step = _STEP.get()
     if step is None:
@@ -152,7 +152,7 @@ def current_loss_scale() -> LossScale | None:
 
 
 class LossScale:
-    """The dynamic loss scale of float16, the factor of gradients within the network.
+    """The dynamic loss scale of float16, which multiplies gradients within the network.
 
     Attributes:
       value: the loss scale of this step, a float32 scalar.

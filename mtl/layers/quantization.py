@@ -32,7 +32,7 @@ class Quantizer(Protocol):
     """Rounds values to a few levels, with a straight-through gradient."""
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape; `bound` is their largest magnitude and broadcasts."""
+        """Quantise values of any shape; `bound`, their largest magnitude, broadcasts to them."""
 
 
 @checks.dataclass
@@ -63,10 +63,10 @@ class Uniform:
 class Binary:
     """Quantises values to two levels, `a sign(x)`.
 
-    The derivative of the result with respect to x is a if |x| is at most 1, else 0. M. Courbariaux
-    et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. If `scaled` is True, the scale a is
-    the mean of |x| over all axes except the last, as in XNOR-Net (M. Rastegari et al., 2016,
-    arXiv:1603.05279). The scale a gets no gradient.
+    The derivative of the result with respect to x is the scale a if |x| is at most 1, and 0
+    otherwise. M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. If
+    `scaled` is True, the scale a is the mean of |x| over all axes except the last, as in XNOR-Net
+    (M. Rastegari et al., 2016, arXiv:1603.05279). The scale a gets no gradient.
 
     Attributes:
       scaled: True for weights; False sets the scale a to 1, for activations.
@@ -235,6 +235,6 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduce all axes except the last, the axis of units; a vector is reduced to [1]."""
+    """Reduce all axes except the last, which holds the units; a vector is reduced to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)

@@ -78,8 +78,8 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
     """Round numbers to the nearest of `2^bits - 1` evenly spaced values, including 0.
 
-    The derivative of the result with respect to x is 1 if |x| is at most the bound, else 0. The
-    bound gets no gradient.
+    The derivative of the result with respect to x is 1 if |x| is at most the bound, and 0
+    otherwise. The bound gets no gradient.
 
     Args:
       x: any shape.

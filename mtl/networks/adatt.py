@@ -82,7 +82,7 @@ class AdaTT(types.Network):
     def _fuse_experts(
         self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
-        """Add the mixture of all groups' experts and the mixture of native experts: [B, H]."""
+        """Add the mixture of all groups' experts and the mixture of the group's experts: [B, H]."""
         mixture = expert_groups.mix_experts(
             self.gate, group, inputs, experts, list(experts), training
         )

@@ -34,10 +34,10 @@ class Codes:
     with respect to the code q is passed unchanged to the trunk's output z. A. van den Oord, O.
     Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE), 2017,
     arXiv:1711.00937. There are two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`, trains only
-    the codes, and "commitment", `|z - stop(e[k])|^2`, trains only the trunk. These auxiliary losses
-    are sums over the values of a vector. Balancing treats auxiliary losses like the losses of
-    tasks. As in the paper, gradients train the codes; moving averages would differ between slices
-    and replicas.
+    the codes, and "commitment", `|z - stop(e[k])|^2`, trains only the trunk. Each of the two
+    auxiliary losses is a sum over the values of a vector. Balancing treats auxiliary losses like
+    the losses of tasks. As in the paper, gradients train the codes; moving averages would differ
+    between slices and replicas.
 
     The vector z is split into groups of equal size, and each group has separate codes, so q has
     `num_codes ^ num_groups` possible values. A code that is never the nearest code gets no gradient
@@ -116,7 +116,7 @@ class Categories:
     Attributes:
       trunk: computes the vector that the linear layer with W and b reads; variables in
         `categorised`. The variables of the linear layer, W and b, are in `logits`.
-      num_variables: the number of variables c, at least 1.
+      num_variables: the number of categorical variables c, at least 1.
       num_classes: the number of classes of each variable, at least 2.
       temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
         near 0, the softmax is close to one-hot, but gradients are large.

@@ -26,8 +26,9 @@ class CrossStitch(types.Network):
 
     `h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s])` for the stages l and the tasks t and s. I.
     Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
-    CVPR 2016, arXiv:1604.03539. As in the paper, the initial weight of the task's own stage is the
-    largest, `own`; the stages of all other tasks have equal initial weights with the sum `1 - own`.
+    CVPR 2016, arXiv:1604.03539. The initial weight of the task's own stage is `own`, the largest
+    weight as in the paper; the stages of all other tasks have equal initial weights with the sum
+    `1 - own`.
 
     Attributes:
       stages: a trunk for each stage, in order. Each stage is built once for each task; variables in
@@ -84,7 +85,7 @@ class Sluice(types.Network):
         once for each task. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
       num_subspaces: the number g of subspaces of a task, at least 1, which must divide the number
         of units.
-      own: the initial weight of a subspace in its mixture, in (0, 1].
+      own: the initial weight of a subspace in its own mixture, in (0, 1].
       orthogonality: the factor of the penalty that makes subspaces orthogonal, at least 0.
     """
 

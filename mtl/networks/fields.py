@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def check_dimension(where: str, dimension: int | None) -> None:
-    """Check the width of projected fields.
+    """Check a setting that holds the width of projected fields.
 
     Args:
       where: the name of the setting, used in error messages.

@@ -73,7 +73,7 @@ class FinalMLP:
             return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
 
     def _gate_inputs(self, vectors: tf.Tensor, context: types.Tensors) -> tf.Tensor:
-        """Compute the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
+        """Compute the weights of a stream's inputs, [B, D] or [1, D] in (0, 1)."""
         if context:
             gate_inputs = trunk.join_columns("FinalMLP", context)
         else:

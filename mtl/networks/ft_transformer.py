@@ -110,7 +110,7 @@ class FTTransformer:
           rows: [B T, dimension].
           count: T.
           has_norm: True applies layer norm to the tokens first.
-          is_last: True if only the first token attends.
+          is_last: True in the last block, in which only the first token attends.
           training: True in a training step.
 
         Returns:

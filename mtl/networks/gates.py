@@ -251,8 +251,8 @@ def _monitor_gates(
     `gate/<scope>/<expert>` is the mean weight of an expert. `gate/<scope>/entropy` is the mean
     entropy of the weights, divided by its greatest possible value. `gate/<scope>/dead_units` is the
     share of the experts' units that are 0 for all of the first 128 examples.
-    `gate/<scope>/similarity` is the mean cosine of pairs of experts over these examples: 1 if all
-    outputs are proportional.
+    `gate/<scope>/similarity` is the mean cosine of pairs of experts over the first 128 examples: 1
+    if all outputs are proportional.
 
     Args:
       scopes: N scopes of the gates.

@@ -60,7 +60,7 @@ class LTB(types.Network):
         checks.require(is_each, "LTB.num_nodes", rule, self.num_nodes)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` has the last level."""
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` holds the last level."""
         node_inputs: types.Tensors | list[tf.Tensor] = inputs
         # Nodes of the first level read the inputs, so they have no parents.
         parents = tf.zeros([])

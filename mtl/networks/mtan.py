@@ -43,7 +43,7 @@ class MTAN(types.Network):
     all inputs must be images.
 
     Variables are in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
-    variables of the decoder are in `decoder_<j>/...`, with the j of the encoder stage of equal
+    variables of the decoder are in `decoder_<j>/...`; j is the number of the encoder stage of equal
     size.
 
     Attributes:

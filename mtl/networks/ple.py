@@ -28,9 +28,9 @@ class PLE(types.Network):
 
     At each level, every task has `num_specific` experts, and all tasks share `num_shared` experts.
     The gate of a task weighs the task's experts and the shared experts. Every level except the last
-    also has a shared gate, which weighs all experts. At the next level, the mixture of a gate is
-    the input of the experts and of the gate of the same task (or of all tasks). The first level
-    reads the columns.
+    also has a shared gate, which weighs all experts. At the next level, the mixture of a task's
+    gate is the input of the task's experts and gate, and the mixture of the shared gate is the
+    input of the shared experts and gate. The first level reads the columns.
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and

@@ -101,7 +101,7 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
-        """Create the variables of the free energy F, and the variable of chains or None."""
+        """Create the variables of F and, if `chains` is set, the variable of persistent chains."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
@@ -134,7 +134,7 @@ class RBM:
         return precision.share_output(machine.compute_free_energies(columns) - sample_energies)[1]
 
     def _check_columns(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the columns in float32; when run, fail on values outside of [0, 1] if binary."""
+        """Return the columns in float32; the graph fails on binary values outside of [0, 1]."""
         columns = tf.cast(columns, tf.float32)
         if self.visible != _BINARY:
             return columns

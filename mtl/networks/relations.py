@@ -155,7 +155,8 @@ class ResFlow(types.Network):
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       layers: the number of units of each layer in all towers; at least one layer. Variables in
         `flow_<task>/hidden_<l>`.
-      activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
+      activation: the activation of a layer before outputs of earlier tasks are added, a name in
+        `mtl.layers.ACTIVATIONS`.
       dropout: the share of units of each dense layer f that are zeroed in training, in [0, 1).
       batch_norm: True applies batch norm before each activation, in place of the bias.
     """

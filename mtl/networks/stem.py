@@ -101,7 +101,7 @@ class STEM(types.Network):
     def _group_columns(
         self, inputs: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Return {group: {column: value}} of the groups of all tasks, then of the shared group."""
+        """Return {group: {column: value}} for the groups of all tasks, and for the shared group."""
         for task in self.own:
             checks.one_of("STEM.own", task, tasks)
         columns_by_group: dict[str, dict[str, tf.Tensor]] = {}

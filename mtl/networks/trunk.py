@@ -25,7 +25,7 @@ class Trunk(Protocol):
 
 
 class StackingTrunk(Trunk, Protocol):
-    """A trunk that can store the variables of equal copies together, as stacks."""
+    """A trunk that can build equal copies together, with the variables of all copies stacked."""
 
     @property
     @abc.abstractmethod
@@ -262,7 +262,7 @@ def dense_layers(
 
     Args:
       hidden: [B, D].
-      sizes: the units of each layer; empty returns `hidden`.
+      sizes: the numbers of units of the layers; without layers, `hidden` is returned.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate after each activation, in [0, 1).
       batch_norm: True applies batch norm before the activation.

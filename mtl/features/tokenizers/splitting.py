@@ -48,7 +48,7 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
 def _clean_points(
     points: tf.Tensor, rows: tf.Tensor, lowercase: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Clean N code points; return the clean code points [M], and the row of each."""
+    """Clean N code points; return M clean code points, and the index of the text of each."""
     places = _look_points_up("row_of", points, lowercase)
     expansions = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
     first = tf.where(tf.equal(places, 0), points, expansions[:, 0])

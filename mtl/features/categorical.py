@@ -102,7 +102,7 @@ class Categorical(tables.Embedded, tables.Coded):
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of vocabularies and word vectors."""
+        """Return {column or table: accumulator} for vocabularies and word vectors."""
         names = dict.fromkeys(map(self._name, self.columns))
         of_file = {word_vectors.key(name): self._make_vectors(name) for name in names}
         return {**self._make_vocabularies(), **({} if self.word_vectors is None else of_file)}

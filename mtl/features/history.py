@@ -44,8 +44,9 @@ class History(types.Column):
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event; their fields must be lists. Columns of events may
-        share tables with other columns, and have variables in `features/<name of the column>`.
+      events: the columns that encode an event; their fields must be lists. The columns that encode
+        events may share tables with other columns, and have their variables in
+        `features/<name of the column>`.
       encoder: turns the events of a row into one vector, such as `histories.TargetAttention`. The
         variables of the encoder are in `features/<name>`.
       target: names of other columns, for example of the item to score; the encoder compares each
@@ -135,7 +136,7 @@ class History(types.Column):
         return list(dict.fromkeys([*itertools.chain.from_iterable(column_fields), *times]))
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of the columns of events."""
+        """Return {column or table: accumulator} for the columns that encode events."""
         return {
             name: part_accumulator
             # Vocabularies can read lists, and stay unwrapped so that they can join other

@@ -78,7 +78,7 @@ class Text(column.PerField):
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {name: accumulator} of vocabularies and word vectors."""
+        """Return {name: accumulator} for vocabularies and word vectors."""
         accumulators: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
             accumulator = self._make_accumulator(field)

@@ -78,7 +78,7 @@ class Weighted(types.Column):
         return part.find_ids(output, values, fitted)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of the columns that look ids up."""
+        """Return {column or table: accumulator} for the columns that look ids up."""
         gathered: dict[str, types.Accumulator] = {}
         for part in self.lookups:
             for name, own in part.accumulators().items():

@@ -88,7 +88,7 @@ def key(column: str) -> str:
 
 
 def check(where: str, path: str | None, dimension: int | None) -> None:
-    """Fail unless a setting suits the embedding of a column.
+    """Fail unless a setting for word vectors suits the embedding of a column.
 
     Args:
       where: the name of the setting, used in error messages.

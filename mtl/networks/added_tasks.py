@@ -154,7 +154,7 @@ class PackNet(types.Network):
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by all variables that old tasks use.
+        """Extend the settings `Freezing` of a run by all variables that old tasks use.
 
         Args:
           freezing: the settings of the run that name the frozen variables.

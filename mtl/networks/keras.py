@@ -149,7 +149,7 @@ def _replace_weights(model: Any) -> Iterator[None]:
 
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of weight: (weight, value of the custom getter)} for weights that differ."""
+    """Return {id of weight: (weight, replacement)} for weights that the custom getter replaces."""
     replacements = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype

@@ -104,8 +104,8 @@ def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tens
       gathered: the accumulators to update, which may be of different classes.
 
     Returns:
-      Functions of the eager fields of a batch, {field: [B, ...]}. Call all of these functions for
-      each batch.
+      Functions of the eager fields of a batch, {field: [B, ...]}. For each batch, call each of
+      these functions once.
     """
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
@@ -264,10 +264,10 @@ class _Sample:
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return ascending boundaries b of buckets b[i-1] <= x < b[i] of about equal size.
 
-    First, each value that is frequent enough to fill a bucket gets a separate bucket. So if a field
-    is mostly zeros, the zeros take one bucket, and all other buckets are left for other values. The
-    number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around it,
-    and equal values share a bucket.
+    First, each value that is frequent enough to fill a bucket gets a separate bucket. If a field is
+    mostly zeros, the zeros take a single bucket, and all other buckets are left for other values.
+    The number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around
+    it, and equal values share a bucket.
 
     Args:
       values: finite numbers [N], in any order.
@@ -296,7 +296,7 @@ class Vocabulary:
     Attributes:
       reads: {description: function from features to texts, [N]}; the texts of all functions are
         counted.
-      min_count: the least number of occurrences of a value in the vocabulary.
+      min_count: the least number of times that a value of the vocabulary occurs.
       max_size: the largest number of values; the most frequent values are kept. None keeps all
         values.
       source: the descriptions of all `reads`.

@@ -24,8 +24,8 @@ from mtl.features import accumulators, column, tables
 class Bucketized(column.Lookup, column.PerField):
     """Turns numbers into buckets, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket behind all
-    others.
+    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket, which follows
+    all other buckets.
 
     Attributes:
       names: the fields; each field has separate boundaries and a separate embedding.

@@ -26,18 +26,18 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Coded):
     """Looks up strings or integers in a vocabulary: [B], [B, n] or [B, (L)] -> [B, D].
 
-    The ids of categories are embedded, or become one-hot vectors. Unknown categories have
-    additional ids behind the vocabulary. The empty string, such as an empty cell of a CSV file, is
-    unknown unless a list in `vocabulary` contains it.
+    The ids of categories are embedded, or become one-hot vectors. Unknown categories get additional
+    ids, which follow the ids of the vocabulary. The empty string, such as an empty cell of a CSV
+    file, is unknown unless a list in `vocabulary` contains it.
 
     Attributes:
       names: the fields; each field has a separate vocabulary and embedding.
       vocabulary: a list of categories, or the path of a file with one category per line. None
         learns the categories from the training split. A continued run fails if the file in
         `vocabulary` has changed since the run started.
-      min_count: the least number of occurrences in the training split of a category in the
-        vocabulary. `min_count` is 2 by default, because a category that occurs once says little,
-        and its row can train the vector of unknown categories.
+      min_count: the least number of times that a category of the vocabulary occurs in the training
+        split. `min_count` is 2 by default, because a category that occurs once says little, and its
+        row can train the vector of unknown categories.
       max_size: the largest number of categories; the most frequent categories are kept. None keeps
         all categories.
       num_unknown: the number of ids for unknown categories; a hash chooses one of these ids.

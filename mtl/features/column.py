@@ -146,7 +146,7 @@ def name(prefix: str, text: str) -> str:
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Give each text, such as the name of a field, a unique name of a column.
+    """Give each text, such as the name of a field, a unique column name.
 
     Variable scopes forbid letters of other alphabets, so two fields could get the same name. If two
     texts would give the same name, a checksum is appended to the names of both.

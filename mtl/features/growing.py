@@ -118,7 +118,7 @@ class Growing(tables.Ids):
         return self._look_up(output, ids, self.num_rows + self.num_unknown)
 
     def _find_ids(self, tokens: tf.Tensor, table: tf.Variable) -> tf.Tensor:
-        """Return the rows of tokens [...]; unknown tokens have rows behind the rows of keys."""
+        """Return the rows of tokens [...]; the rows of unknown tokens follow the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
         # Keys are hashes, so their remainders spread unknown keys evenly.

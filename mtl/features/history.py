@@ -37,10 +37,10 @@ class History(types.Column):
     of events in a row must have equal length. The columns that encode events are fitted to the
     entries of all lists.
 
-    In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
-    categories of an item. The column combines the values of one entry by its `pooling`, like the
-    values of a row. An empty entry, without any value, becomes a vector of zeros, and still counts
-    as an event.
+    In a list of lists, whose shape in the Spec is (None, None), an entry holds several values, such
+    as the categories of an item. The column combines the values of one entry by its `pooling`, like
+    the values of a row. An empty entry, without any value, becomes a vector of zeros, and still
+    counts as an event.
 
     Attributes:
       name: the name of the column.

@@ -4,10 +4,10 @@ rows, is_known = key_table.find_rows(table, keys)        # in the graph: [N] -> 
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
 A table of R rows has R / 8 buckets. Each key has two candidate buckets, which depend only on the
-key, and may take any row of these buckets. So the cost of looking up and adding keys does not
-depend on the number of rows, an ordinary variable can hold the keys, and a key keeps its row while
-other keys are added and removed. The choice between two buckets fills all buckets evenly (Azar et
-al., "Balanced Allocations", 1999).
+key, and may take any row of these buckets. The buckets have three advantages: the cost of looking
+up and adding keys does not depend on the number of rows, an ordinary variable can hold the keys,
+and a key keeps its row while other keys are added and removed. The choice between two buckets fills
+all buckets evenly (Azar et al., "Balanced Allocations", 1999).
 """
 
 from __future__ import annotations

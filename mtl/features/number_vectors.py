@@ -206,9 +206,9 @@ class Periodic(_Vectors, numeric.Numeric):
         each element.
       num_frequencies: the number of frequencies c for each element, in
         `features/<column>/frequencies`.
-      sigma: the standard deviation of the initial frequencies c, above 0. Tune this setting first:
-        a large sigma separates close numbers, but can make the network overfit. The paper tries
-        values of sigma from 0.01 to 100.
+      sigma: the standard deviation of the initial frequencies c, above 0. Tune sigma first: a large
+        sigma separates close numbers, but can make the network overfit. The paper tries values of
+        sigma from 0.01 to 100.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
       missing_flags: True adds n inputs that are 1 if the value is missing.

@@ -24,7 +24,7 @@ class Unified(tables.Ids):
     Systems", 2023, arXiv:2305.12102: for each value, hash functions that depend on the field choose
     `num_lookups` = k rows, and the vector of the value concatenates these rows. Values of different
     fields share rows only by chance. The network can distinguish the fields, because the input of
-    each field has separate weights. So `num_buckets` alone determines the memory for all fields.
+    each field has separate weights. Thus `num_buckets` alone determines the memory for all fields.
     Use more lookups for a field with many values.
 
     Each row of the table stands for several values.

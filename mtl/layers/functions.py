@@ -170,9 +170,9 @@ def _register_gradient() -> None:
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     """Compute the gradient of `max_pool` by oneDNN's kernel, which is 15 times as fast.
 
-    This kernel of oneDNN needs the maxima, so the pooling must be in the same graph as its
-    gradient. If the gradient is in another graph, such as a branch of a conditional, pool a second
-    time.
+    The kernel of oneDNN needs the maxima of the pooling, so the pooling must be in the same graph
+    as its gradient. If the gradient is computed in another graph, such as a branch of a
+    conditional, pool the images a second time.
     """
     (images,) = op.inputs
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
@@ -183,7 +183,7 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 
 
 def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
-    """Enlarge images by repeating each pixel in a square, the inverse of `max_pool`.
+    """Enlarge images by repeating each pixel in a square, to undo the shrinking by `max_pool`.
 
     Args:
       images: [B, h, w, C].

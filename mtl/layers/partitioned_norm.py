@@ -37,8 +37,8 @@ def normalise(
     moments in training. The first batch with a row of a group sets the group's averages; later,
     UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
     not change the group's averages; all other batches have the same weight. Batches with few rows
-    of a group are safe, because their moments come mostly from all rows of the batch. If weighted
-    by rows, the averages of a rare group would lag behind for thousands of steps.
+    of a group are safe, because their moments come mostly from all rows of the batch. If batches
+    were weighted by rows, averages of a rare group would lag for thousands of steps.
 
     Args:
       inputs: [B, D].

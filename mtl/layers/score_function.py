@@ -40,7 +40,7 @@ def reinforce(
 
 
 def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
-    """Return 1, whose derivatives of all orders make estimates of derivatives unbiased.
+    """Return 1, with a gradient that makes estimates of derivatives of any order unbiased.
 
     The result is `exp(x - stop(x))` for the log probabilities x; `stop` stops the gradient.
     Multiply a cost by the magic box of all draws on which the cost depends. To use a baseline b for

@@ -37,8 +37,9 @@ class Piggyback(types.Network):
     r[t]. A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to
     Mask Weights", ECCV 2018, arXiv:1801.06519. Training changes only the scores, and the towers and
     heads of added tasks, so the predictions of old tasks stay bit-identical. The scores get the
-    gradient of the mask unchanged (straight-through). A mask takes one bit for each weight. A run
-    needs a warm start from a run of the old tasks.
+    gradient of the mask unchanged (straight-through). A mask needs only one bit for each weight,
+    but checkpoints store the scores, which are floats. A run needs a warm start from a run of the
+    old tasks.
 
     Attributes:
       network: the network, which is built for all old tasks, and again for each added task.
@@ -67,7 +68,7 @@ class Piggyback(types.Network):
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by the columns, and by the heads of old tasks.
+        """Extend the settings `Freezing` of a run by the columns and the heads of old tasks.
 
         Args:
           freezing: the settings of the run that name the frozen variables.
@@ -122,11 +123,11 @@ class PackNet(types.Network):
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
-    the free weights, and `Pruning` frees some of these weights again, for later tasks. The
-    remaining weights belong to the task, and never change again, so the predictions of old tasks
-    stay bit-identical. A task uses only its weights and the weights of earlier tasks; all others
-    are 0. From the second task on, a run needs a warm start from the previous run, and also freezes
-    all other variables that old tasks use, such as biases and norms.
+    the free weights, and `Pruning` frees some of these weights again, for later tasks. The weights
+    that remain belong to the task, and never change again, so the predictions of old tasks stay
+    bit-identical. A task uses only its weights and the weights of earlier tasks; all others are 0.
+    From the second task on, a run needs a warm start from the previous run, and also freezes all
+    other variables that old tasks use, such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
     value in each run. Entries above 0 in the mask `<kernel>_of_<task>` mark the weights of a task.

@@ -31,7 +31,7 @@ class HoME(types.Network):
     well, whose input is the mixture of the task's group. The gate of a task weighs the experts of
     the task, of its group, and the shared experts.
 
-    Three features keep experts in use, and each of them can be turned off:
+    Three features of HoME keep experts in use, and each of them can be turned off:
 
     - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm, an expert is
       `relu(f(x))` for its trunk f, and some of its units can become 0 for all rows (dead units).

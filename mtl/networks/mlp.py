@@ -106,7 +106,7 @@ class MLP:
 
     @property
     def can_stack(self) -> bool:
-        """True if `build_stack` supports these settings."""
+        """True if `build_stack` supports the settings of this trunk."""
         if type(self) is not MLP:  # A subclass may have other layers.
             return False
         is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias

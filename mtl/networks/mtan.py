@@ -182,7 +182,7 @@ class MTAN(types.Network):
     def _build_layer(
         self, inputs: tf.Tensor, units: int, name: str, size: int, activation: str, training: bool
     ) -> tf.Tensor:
-        """Build a dense layer on vectors, or a convolution with kernels of this size on images."""
+        """Build a dense layer on vectors, or a convolution with kernels of `size` on images."""
         return self._finish(self._build_sums(inputs, units, name, size), name, activation, training)
 
     def _build_sums(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:

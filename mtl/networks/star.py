@@ -26,8 +26,8 @@ class STAR:
     Prediction", CIKM 2021, arXiv:2101.11427. `*` is an elementwise product. The initial W[l, d] is
     1 and the initial b[l, d] is 0, so all domains are equal at first. Batches may mix domains; in
     the paper, a batch has a single domain. So the inputs of each domain are normalised by the
-    moments of the domain's rows in the batch; domains with few rows use all rows (see
-    `mtl.layers.partitioned_norm`).
+    moments of the domain's rows in the batch; domains with few rows also use the moments of all
+    rows (see `mtl.layers.partitioned_norm`).
 
     STAR is a trunk, and works for several tasks. In the paper, the logit is the sum of the logits
     of STAR and of an auxiliary network. Here the outputs of STAR and of the auxiliary network are

@@ -195,7 +195,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
       The images, stacked to [B, H, W, sum of C], and all other columns.
 
     Raises:
-      UserError: there is no image, or sizes differ or are unknown.
+      UserError: there is no image, or the sizes of images differ or are unknown.
     """
     images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     vectors = {column: value for column, value in inputs.items() if column not in images}
@@ -218,7 +218,8 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
       [B, H, W, sum of C].
 
     Raises:
-      UserError: there is no image, a column is not an image, or sizes differ or are unknown.
+      UserError: there is no image, a column is not an image, or the sizes of images differ or are
+        unknown.
     """
     images, vectors = join_images(kind, inputs)
     fix = "A vector cannot be part of a feature map."

@@ -25,7 +25,7 @@ class UNet:
     for Biomedical Image Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are 3x3 convolutions,
     each with norm and activation. As in the paper, the channels of the encoder are concatenated
     with the enlarged channels of the decoder. Unlike in the paper, there is batch norm, padding
-    makes the map as large as the image, and `enlarge` repeats pixels, without a convolution.
+    keeps the map as large as the image, and `enlarge` repeats pixels, without a convolution.
 
     All columns must be images of the same height and width, and are stacked along their channels.
     Variables are in `encoder_<l>` and `decoder_<l>`.

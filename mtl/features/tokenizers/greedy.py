@@ -2,8 +2,8 @@
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-First, a loop over lengths finds the longest piece that begins at each character. Then, a second
-loop follows the pieces of each word. The loops process all words of a batch at once.
+First, a loop over lengths finds the longest piece that begins at each character. A second loop then
+follows the pieces of each word. The loops process all words of a batch at once.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Pieces(types.Accumulator):
       source: a description of the texts.
       read: a function from features to strings, [N].
       size: the largest number of pieces.
-      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+      min_count: the least number of times that a character, or a pair, must occur to become a
+        piece.
       lowercase: as in `splitting.split_words`.
     """
 
@@ -86,7 +87,8 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     Args:
       counts: {word: number of occurrences}.
       size: the largest number of pieces.
-      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+      min_count: the least number of times that a character, or a pair, must occur to become a
+        piece.
     """
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)

@@ -30,8 +30,8 @@ _MOST_ELEMENTS = 16
 class Moments:
     """Computes mean, standard deviation, least and greatest finite value of each element.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This way of
-    merging stays precise even if the mean of an element is much larger than its standard deviation.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This formula
+    stays precise even if the mean of an element is much larger than its standard deviation.
 
     Attributes:
       source: a description of the measured values; statistics of another source are not reused.

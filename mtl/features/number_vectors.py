@@ -299,8 +299,7 @@ def _apply_layers(
     Args:
       inputs: the encoded elements of all columns, [N, B, K].
       sizes: {column: number of elements}.
-      counts: {column: number of inputs of its layer}, which are the first of the K numbers of an
-        element.
+      counts: {column: K'}; the layer of a column reads the first K' of the K numbers of an element.
       units: the number of units of the layer.
     """
     kernels = []

@@ -40,8 +40,8 @@ class RBM:
     The auxiliary loss "contrastive_divergence" of a row v is `F(v) - F(v')`, with a sample v' of
     the model. Gradients treat the samples v' as constants, so the gradient with respect to the
     kernel is the mean `<v h>` of samples of the model minus the mean `<v h>` of the data. The value
-    of this loss is not a likelihood: it may be negative, and stays near 0. The gradient stops at
-    the columns, because embeddings could otherwise increase their density without limit.
+    of the contrastive loss is not a likelihood: it may be negative, and stays near 0. The gradient
+    stops at the columns, because embeddings could otherwise increase their density without limit.
 
     - `chains = 0`, CD-k: v' is the row after k steps of Gibbs sampling. G. Hinton, "Training
       Products of Experts by Minimizing Contrastive Divergence", Neural Computation 14, 2002.

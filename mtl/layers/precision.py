@@ -43,8 +43,8 @@ class Precision:
     If the losses of a step are finite, but a gradient is NaN or infinite, the step changes no
     variable and halves the scale. The loss scale doubles after `growth_steps` steps with finite
     losses and gradients since its last change. If the loss scale is already 1, or if the losses
-    themselves are not finite, `Update.if_not_finite` determines what the step does. The loss scale is
-    saved with the model.
+    themselves are not finite, `Update.if_not_finite` determines what the step does. The loss scale
+    is saved with the model.
 
     XLA compiles as many ops of the network as possible. The columns, which read strings and
     embedding tables, and ops that XLA does not support run without XLA.

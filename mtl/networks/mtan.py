@@ -54,8 +54,8 @@ class MTAN(types.Network):
       pool: the factor by which pooling between stages divides height and width, rounding up. With
         `pool = 1`, there is no pooling.
       decoder: True adds a decoder to stages of convolutions, for heads of maps.
-      activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
-        of masks.
+      activation: the activation of the layers f, of the shared layers and of the hidden layer of
+        masks, a name in `mtl.layers.ACTIVATIONS`.
       batch_norm: True applies batch norm before each activation, in place of the bias.
       tower: the trunk on each task's output h of the last stage; variables in `tower_<task>`.
         Without a tower (None), the head reads the output h.

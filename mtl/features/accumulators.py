@@ -30,14 +30,14 @@ _MOST_ELEMENTS = 16
 class Moments:
     """Computes mean, standard deviation, least and greatest finite value of each element.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This update stays
-    precise even if the mean is much larger than the standard deviation.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This formula
+    stays precise even if the mean of an element is much larger than its standard deviation.
 
     Attributes:
       source: a description of the measured values; statistics of another source are not reused.
       read: features -> [N, n].
-      by_example: True if N is the number of examples; `together` then updates several accumulators
-        at once.
+      by_example: True if `read` returns one row for each example; `together` then updates all
+        accumulators of this kind at once.
     """
 
     source: str
@@ -49,11 +49,11 @@ class Moments:
         self._least, self._greatest = np.inf, -np.inf
 
     def update(self, fields: types.Tensors) -> None:
-        """Merge the moments of a batch."""
+        """Merge the moments of a batch into the moments of all earlier batches."""
         self._merge_values(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
-        """Distribute the moments of joined elements among the original accumulators.
+        """Split the moments by element, and copy consecutive parts to several accumulators.
 
         Args:
           parts: the accumulators.
@@ -80,13 +80,13 @@ class Moments:
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Compute the four statistics of each element; write no file.
+        """Return mean, standard deviation, least and greatest value of each element; write no file.
 
         Returns:
           {"mean", "stddev", "least" and "greatest": a list of n numbers each}.
 
         Raises:
-          UserError: an element has no finite value in the split.
+          UserError: the training split has no finite value for one of the elements.
         """
         _require_values(bool(np.all(self._count)), column, self.source)
         return {
@@ -98,13 +98,14 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return functions that update accumulators; one function updates all `Moments` by example.
+    """Return functions that update accumulators; one updates all `Moments` with `by_example`.
 
     Args:
-      gathered: the accumulators, of any class.
+      gathered: the accumulators to update, which may be of different classes.
 
     Returns:
-      Functions of the eager fields of a batch, {field: [B, ...]}. Call all of them for each batch.
+      Functions of the eager fields of a batch, {field: [B, ...]}. For each batch, call each of
+      these functions once.
     """
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
@@ -156,11 +157,11 @@ class Quantiles:
         self._sample.add(values[np.isfinite(values)])
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Compute the boundaries; write no file.
+        """Compute the boundaries of the buckets; write no file.
 
         Returns:
-          {"boundaries": ascending numbers, as from `quantile_boundaries`}. A single distinct value
-          gives an empty list.
+          {"boundaries": ascending numbers, as from `quantile_boundaries`}. If all values are equal,
+          the list of boundaries is empty.
 
         Raises:
           UserError: the split has no finite value.
@@ -209,7 +210,7 @@ class Bins:
           and the last boundary of each element}. A constant element has a single boundary.
 
         Raises:
-          UserError: an element has no finite value in the split.
+          UserError: the training split has no finite value for one of the elements.
         """
         boundaries = []
         for ends, values in zip(self._ends, self._sample.take().T, strict=True):
@@ -241,7 +242,7 @@ class _Sample:
         self._values, self._keys = np.empty(0), np.empty(0)
 
     def add(self, values: np.ndarray) -> None:
-        """Add rows, [N] or [N, n]."""
+        """Add rows to the sample: values [N], or [N, n] with n values in each row."""
         earlier = self._values if len(self._keys) else values[:0]  # With the dtype of `values`.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
@@ -263,10 +264,10 @@ class _Sample:
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return ascending boundaries b of buckets b[i-1] <= x < b[i] of about equal size.
 
-    First, each value that is frequent enough to fill a bucket gets a separate bucket. So if a field
-    is mostly zeros, the zeros take one bucket, and all other buckets are left for other values. The
-    number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around it,
-    and equal values share a bucket.
+    First, each value that is frequent enough to fill a bucket gets a separate bucket. If a field is
+    mostly zeros, the zeros take a single bucket, and all other buckets are left for other values.
+    The number of buckets may differ from `num_buckets`: a separate bucket divides the bucket around
+    it, and equal values share a bucket.
 
     Args:
       values: finite numbers [N], in any order.
@@ -295,7 +296,7 @@ class Vocabulary:
     Attributes:
       reads: {description: function from features to texts, [N]}; the texts of all functions are
         counted.
-      min_count: the least number of occurrences of a value in the vocabulary.
+      min_count: the least number of times that a value of the vocabulary occurs.
       max_size: the largest number of values; the most frequent values are kept. None keeps all
         values.
       source: the descriptions of all `reads`.
@@ -313,11 +314,11 @@ class Vocabulary:
     def join(self, other: Vocabulary) -> Vocabulary:
         """Return a vocabulary that counts the fields of both vocabularies, common fields once.
 
-        Call this method before the first update, because the result starts without counts.
+        Call `join` before the first update, because the joined vocabulary starts without counts.
 
         Args:
-          other: another vocabulary. Only its `reads` are used; all other settings come from this
-            object.
+          other: another vocabulary. Of the other vocabulary, only `reads` is used; all other
+            settings come from this object.
         """
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
@@ -361,7 +362,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(kw_only=True)
 class VocabularyOfBlocks(Vocabulary):
-    """A vocabulary in blocks by frequency, which also counts the occurrences in each block.
+    """A vocabulary that is divided into blocks by frequency, and counts the values in each block.
 
     Attributes:
       ends: the ranks at which blocks end, except for the last block.

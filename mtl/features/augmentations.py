@@ -7,7 +7,7 @@ augmentations.Crop.padding = 4
 augmentations.Cutout.size = 8
 
 Augmentations get pixels in [0, 1], after the division by `Image.greatest` and before the
-normalisation. The order of the list is the order of the changes.
+normalisation. The augmentations are applied in the order of the list.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Cutout(types.Augmentation):
     """Blanks a square around a random pixel; a part of the square may lie outside of the image.
 
     T. DeVries, G. W. Taylor, "Improved Regularization of Convolutional Neural Networks with
-    Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, the mean of an
-    image. Set `fill` to the mean to reproduce the paper.
+    Cutout", 2017, arXiv:1708.04552. The paper normalises images first, and fills the square with 0,
+    which is then the mean pixel value. To reproduce the paper, set `fill` to the mean pixel value.
 
     Attributes:
       size: the side of the square in pixels; below the height and the width of the image.
@@ -120,17 +120,19 @@ class Cutout(types.Augmentation):
 class ColorJitter(types.Augmentation):
     """Changes brightness, contrast, saturation and hue of each image, in this order.
 
-    For a setting s, a factor f is drawn uniformly from [max(0, 1 - s), 1 + s], and the result is
-    clipped to [0, 1]. Brightness multiplies pixels by f. Contrast replaces a pixel x by `f x + (1 -
-    f) m`, with the mean m of the grey image. Saturation replaces x by `f x + (1 - f) grey(x)`. Hue
-    rotates all colours on the colour circle by a random fraction in [-hue, hue]. A. G. Howard,
-    "Some Improvements on Deep Convolutional Neural Network Based Image Classification", 2013,
-    arXiv:1312.5402.
+    For a setting s of brightness, contrast or saturation, a factor f is drawn uniformly from
+    [max(0, 1 - s), 1 + s], and the changed pixels are clipped to [0, 1]. Brightness multiplies
+    pixels by f. Contrast replaces a pixel x by `f x + (1 - f) m`, with the random factor f and the
+    mean m of the grey image. Saturation replaces a pixel x by `f x + (1 - f) grey(x)`, with the
+    random factor f. Hue rotates all colours on the colour circle by a random fraction in [-hue,
+    hue]. A. G. Howard, "Some Improvements on Deep Convolutional Neural Network Based Image
+    Classification", 2013, arXiv:1312.5402.
 
     Attributes:
-      brightness: the setting s for brightness, at least 0; 0 changes nothing.
-      contrast: the setting s for contrast, at least 0; 0 changes nothing.
-      saturation: the setting s for saturation, at least 0; a value above 0 requires RGB images.
+      brightness: the largest change of the brightness factor from 1, at least 0; 0 changes nothing.
+      contrast: the largest change of the contrast factor from 1, at least 0; 0 changes nothing.
+      saturation: the largest change of the saturation factor from 1, at least 0; a value above 0
+        requires RGB images.
       hue: the largest turn of the colour circle, in [0, 0.5]; a value above 0 requires RGB images.
     """
 
@@ -176,7 +178,7 @@ class ColorJitter(types.Augmentation):
 def _blend_pixels(
     pixels: tf.Tensor, other: tf.Tensor, spread: float, shares: tf.Tensor
 ) -> tf.Tensor:
-    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `shares` in [0, 1) determine f."""
+    """Return `f pixels + (1 - f) other`, in [0, 1]; f is computed from `shares` in [0, 1)."""
     lowest = max(0.0, 1 - spread)
     factors = lowest + (1 + spread - lowest) * shares
     return tf.clip_by_value(factors * pixels + (1 - factors) * other, 0.0, 1.0)

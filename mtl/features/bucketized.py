@@ -24,8 +24,8 @@ from mtl.features import accumulators, column, tables
 class Bucketized(column.Lookup, column.PerField):
     """Turns numbers into buckets, embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket behind all
-    others.
+    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket, which follows
+    all other buckets.
 
     Attributes:
       names: the fields; each field has separate boundaries and a separate embedding.
@@ -35,9 +35,9 @@ class Bucketized(column.Lookup, column.PerField):
         is 0.883 with 10 buckets, 0.889 with 20, 0.893 with 30, and 0.893 with 100.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
     """
@@ -82,9 +82,9 @@ class Crossed(tables.Embedded):
       boundaries: {field: boundaries} for fields of floats; see `Bucketized.boundaries`.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each bucket a separate
         row.

@@ -26,33 +26,33 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Coded):
     """Looks up strings or integers in a vocabulary: [B], [B, n] or [B, (L)] -> [B, D].
 
-    The ids are embedded or one-hot. Unknown categories have additional ids behind the vocabulary.
-    The empty string, such as an empty cell of a CSV file, is unknown unless a list in `vocabulary`
-    contains it.
+    The ids of categories are embedded, or become one-hot vectors. Unknown categories get additional
+    ids, which follow the ids of the vocabulary. The empty string, such as an empty cell of a CSV
+    file, is unknown unless a list in `vocabulary` contains it.
 
     Attributes:
       names: the fields; each field has a separate vocabulary and embedding.
       vocabulary: a list of categories, or the path of a file with one category per line. None
-        learns the categories from the training split. A continued run fails if the file has changed
-        since the run started.
-      min_count: the least number of occurrences in the training split of a category in the
-        vocabulary. The default is 2, because a category that occurs once says little, and its row
-        can train the vector of unknown categories.
+        learns the categories from the training split. A continued run fails if the file in
+        `vocabulary` has changed since the run started.
+      min_count: the least number of times that a category of the vocabulary occurs in the training
+        split. `min_count` is 2 by default, because a category that occurs once says little, and its
+        row can train the vector of unknown categories.
       max_size: the largest number of categories; the most frequent categories are kept. None keeps
         all categories.
       num_unknown: the number of ids for unknown categories; a hash chooses one of these ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share a vocabulary and an
-        embedding, in `features/<table>`. None gives each field a separate table.
+        embedding, in `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`.
-        Categories that the file lacks start at random.
+        Categories that are missing from the file start from random vectors.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -97,12 +97,12 @@ class Categorical(tables.Embedded, tables.Coded):
         checks.require(fits, where, rule, self.word_vectors)
 
     def _list_vocabulary(self) -> tuple[str, ...]:
-        """Return the list as strings, written like `columns_lib.tokens`: True and 1.0 give "1"."""
+        """Return the list as strings, like `columns_lib.tokens`: True and 1.0 give "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of vocabularies and word vectors."""
+        """Return {column or table: accumulator} for vocabularies and word vectors."""
         names = dict.fromkeys(map(self._name, self.columns))
         of_file = {word_vectors.key(name): self._make_vectors(name) for name in names}
         return {**self._make_vocabularies(), **({} if self.word_vectors is None else of_file)}
@@ -143,7 +143,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: file} of vocabularies and word vectors in the settings."""
+        """The files of vocabularies and word vectors that the settings name, {column: path}."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -151,7 +151,7 @@ class Categorical(tables.Embedded, tables.Coded):
         return {**of_words, **{word_vectors.key(output): vectors for output in self.columns}}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column, table or block: categories}, the categories of the embedding's rows."""
+        """Return the categories of each table's rows, {column, table or block: categories}."""
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
@@ -198,7 +198,7 @@ class Categorical(tables.Embedded, tables.Coded):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields of the column, because each field may have unknown values."""
+        """The fields in which unknown values are counted: all fields of the column."""
         return self.names
 
     def find_unknown(
@@ -264,13 +264,13 @@ class Hashed(tables.Embedded, tables.Coded):
         collisions rare.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
-        `features/<table>`. None gives each field a separate table.
+        `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
@@ -300,7 +300,7 @@ class Hashed(tables.Embedded, tables.Coded):
         Args:
           column: the column.
           values: strings or integers [N].
-          fitted: the statistics, which are not read.
+          fitted: the statistics of the training split, which this class does not need.
 
         Returns:
           int64 [N], in [0, num_buckets).
@@ -324,13 +324,13 @@ class Identity(tables.Embedded, tables.Ids):
       size: the number of ids.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table. Columns with equal table names share an embedding, in
-        `features/<table>`. None gives each field a separate table.
+        `features/<table>`. Without a name (None), each field gets a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a separate row.
     """
 
@@ -353,7 +353,7 @@ class Identity(tables.Embedded, tables.Ids):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields of the column, because each field may have unknown values."""
+        """The fields in which unknown values are counted: all fields of the column."""
         return self.names
 
     def find_unknown(

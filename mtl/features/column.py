@@ -85,7 +85,7 @@ class PerField(types.Column):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        """Encode one field as the column `output`."""
+        """Encode one field as the column with the name `output`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,9 @@ class Lookup(types.Column):
     Attributes:
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
     """
 
@@ -146,13 +146,13 @@ def name(prefix: str, text: str) -> str:
 
 
 def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
-    """Name the columns of texts, such as fields, with a unique name for each text.
+    """Give each text, such as the name of a field, a unique column name.
 
-    Variable scopes forbid letters of other alphabets, so two fields could get the same name. In
-    this case, a checksum is appended to the name of each field.
+    Variable scopes forbid letters of other alphabets, so two fields could get the same name. If two
+    texts would give the same name, a checksum is appended to the names of both.
 
     Args:
-      prefix: the start of all names.
+      prefix: the text with which the names of all columns start.
       texts: the texts, without repeats.
 
     Returns:
@@ -170,7 +170,7 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
     """Fail unless a setting is a list of distinct names, at least one.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       fields: its value.
 
     Raises:
@@ -187,9 +187,9 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
     """Fail unless a setting is a number of buckets, or a list of boundaries.
 
     Args:
-      where: the name of the setting, for errors.
-      boundaries: the value of the setting.
-      least: the least number of boundaries in a list.
+      where: the name of the setting, used in error messages.
+      boundaries: the value of the setting: a number of buckets, or ascending boundaries.
+      least: the smallest allowed length of a list of boundaries.
     """
     if isinstance(boundaries, int):
         checks.whole(where, boundaries, 2)
@@ -207,7 +207,7 @@ def numbers(kind: str, features: types.Tensors, field: str) -> Values:
     """Read a field of numbers.
 
     Args:
-      kind: the class of the column, for errors.
+      kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
       field: the field.
 
@@ -227,7 +227,7 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
     """Read a field of integers as int64.
 
     Args:
-      kind: the class of the column, for errors.
+      kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
       field: the field.
 
@@ -244,7 +244,7 @@ def read_categories(kind: str, features: types.Tensors, field: str) -> Values:
     """Read a field of strings or integers.
 
     Args:
-      kind: the class of the column, for errors.
+      kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
       field: the field.
 
@@ -259,7 +259,7 @@ def tokens(kind: str, features: types.Tensors, field: str) -> Values:
     """Read a field as strings; integers become their decimal digits.
 
     Args:
-      kind: the class of the column, for errors.
+      kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
       field: the field.
 
@@ -300,7 +300,7 @@ def flat(values: Values) -> tf.Tensor:
 
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
-    """Compute factors that divide by a spread, such as a standard deviation.
+    """Compute factors that divide numbers by a spread, such as a standard deviation.
 
     Args:
       spread: numbers of any shape, at least 0.
@@ -324,7 +324,7 @@ def vectors(
     """Turn ids into a vector for each row, by an embedding or as one-hot vectors.
 
     Args:
-      output: the column, for errors.
+      output: the name of the column, used in error messages.
       ids: [B], [B, n] or [B, (L)], in [0, size). The vectors of several ids in a row are pooled.
       size: the number of ids.
       dimension: the length of a vector, D; None makes one-hot vectors of length `size`.

@@ -35,15 +35,17 @@ class QuotientRemainder(types.Embedding):
 
     H.-J. M. Shi et al., "Compositional Embeddings Using Complementary Partitions for
     Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows serve
-    `size` ids. Two ids never share both rows, but many ids share one row. Since a row belongs to
-    several tokens, a warm start does not match rows by token.
+    `size` ids. Each id has one row in each of two tables; two ids never share both rows, but many
+    ids share one row. Since several tokens share each row of a table, a warm start does not match
+    rows by token.
 
     The tables are `features/<column>/quotient` and `features/<column>/remainder`. The initial
-    vectors have the same standard deviation as in a plain table.
+    vectors of ids have the same standard deviation as in a table with a row for each id.
 
     Attributes:
       num_remainders: `m`, the number of rows of `remainder`, at least 2 and below the number of
-        ids. None means the square root of the number of ids, which gives the smallest tables.
+        ids. By default, `m` is the square root of the number of ids, which gives the smallest
+        tables.
       combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
     """
 
@@ -73,7 +75,7 @@ class QuotientRemainder(types.Embedding):
         return first * second if self.combine == MULTIPLY else first + second
 
     def _share_of(self, table: types.Table, scope: str) -> tuple[int, float]:
-        """Return the dimension and the initial standard deviation of each of the two tables."""
+        """Return size and initial standard deviation of rows in `quotient` and `remainder`."""
         stddev = table.first_deviation
         if self.combine == CONCAT:
             fix = "It joins two halves."
@@ -90,12 +92,12 @@ class MultiHash(types.Embedding):
 
     D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
     2017, arXiv:1709.03933. Unlike in the paper, ids have no importance weights, which would take a
-    row for each id. Two ids rarely share all rows, because two hashes can choose about `num_buckets
-    ** 2 / 2` different pairs of rows. Since a row belongs to several tokens, a warm start does not
-    match rows by token.
+    row for each id. Two ids rarely share all rows, because two hashes can choose about
+    `num_buckets ** 2 / 2` different pairs of rows. Since several tokens share each row of a table,
+    a warm start does not match rows by token.
 
-    The table is `features/<column>/embedding`. The initial vectors have the same standard deviation
-    as in a plain table.
+    The table is `features/<column>/embedding`. The initial vectors of ids have the same standard
+    deviation as in a table with a row for each id.
 
     Attributes:
       num_buckets: the number of rows of the table, at least 2.
@@ -121,8 +123,10 @@ class MixedDimensions(types.Embedding):
     A. Ginart et al., "Mixed Dimension Embeddings with Application to Memory-Efficient
     Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency form a block. Let p be
     the mean frequency of a block's ids in the training split, and p_0 the mean frequency in block
-    0, which holds the most frequent ids. A block has the dimension `round(dimension * (p / p_0) **
-    temperature)`, at least 1. A block of the full dimension has no matrix.
+    0, which holds the most frequent ids. A block has the dimension
+    `round(dimension * (p / p_0) ** temperature)`, at least 1, for the mean frequency p of its ids.
+    A matrix projects the rows of a block to the full dimension, unless the block already has this
+    dimension.
 
     Only `Categorical` columns can use this embedding, because their ids are sorted by descending
     frequency, or in the order of the vocabulary in the settings. The last block also holds the
@@ -133,14 +137,14 @@ class MixedDimensions(types.Embedding):
     from a random vector.
 
     Attributes:
-      ends: the ascending ranks, from 1 on, at which blocks end. With [100, 1000], the first block
-        has the 100 most frequent ids, the second block the next 900 ids, and the last block all
-        other ids.
+      ends: the ascending ranks, from 1 on, at which blocks end. With `ends = [100, 1000]`, the
+        first block has the 100 most frequent ids, the second block the next 900 ids, and the last
+        block all other ids.
       dimensions: the dimension of each block, from 1 to the dimension of the column; one entry more
-        than in `ends`. None uses the formula above, for which the vocabulary must be learned from
-        the training split.
-      temperature: the exponent in the formula, in [0, 1]; 0 gives all blocks the full dimension,
-        and 1 makes the dimension proportional to p.
+        than in `ends`. By default, the dimensions follow from `temperature`; the vocabulary must
+        then be learned from the training split.
+      temperature: the exponent of the relative frequency of a block, in [0, 1]; 0 gives all blocks
+        the full dimension, and 1 makes the dimension proportional to the frequency.
     """
 
     ends: Sequence[int]
@@ -169,14 +173,14 @@ class MixedDimensions(types.Embedding):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The ids at which blocks end, except for the last block."""
+        """The ids at which the blocks of the embedding end, except for the last block."""
         return self.ends
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table; return vectors, [..., D].
 
         Raises:
-          UserError: a block has no ids, or exceeds the dimension of the column.
+          UserError: a block has no ids, or a larger dimension than the column.
         """
         scope = tf1.get_variable_scope().name
         rule = f"be below {table.size}, the ids of {scope}"
@@ -216,7 +220,7 @@ class MixedDimensions(types.Embedding):
     def _look_up(
         self, number: int, ids: tf.Tensor, size: int, width: int, table: types.Table
     ) -> tf.Tensor:
-        """Look up the ids [N] of one block; return vectors, [N, D]."""
+        """Look up ids [N] in the table of one block; return full vectors, [N, D]."""
         with tf1.variable_scope(f"block_{number}"):
             rows = layers.embedding(ids, size, width, stddev=table.first_deviation)
         if width == table.dimension:
@@ -230,7 +234,7 @@ def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
     """Concatenate the k vectors of each id, from [..., k, D] to [..., k D].
 
     Args:
-      vectors: the vectors of all ids.
+      vectors: the k vectors of each id, [..., k, D].
       ids: [...].
       width: the length of the joint vector of an id, such as k D.
 

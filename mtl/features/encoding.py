@@ -102,7 +102,8 @@ def fit_columns(
       columns: the columns, whose accumulators get the features.
       batches: yields (features, labels) of eager tensors, [B, ...] each.
       directory: the folder of the statistics.
-      of_labels: other objects with accumulators, such as heads, which get all fields.
+      of_labels: other objects with accumulators, such as heads, whose accumulators read features
+        and labels.
       anew: True for a new run, which ignores old statistics, because they may come from other data.
 
     Raises:

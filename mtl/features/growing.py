@@ -33,26 +33,26 @@ class Growing(tables.Ids):
       capacity: the largest number of keys in a table, rounded up to a multiple of 8. A continued
         run may raise the capacity.
       min_count: the number of occurrences after which a key gets a row. A sketch of `4 capacity`
-        counters counts keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005).
-        The sketch may admit a key too early, but never too late.
+        counters counts keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). As
+        keys can share counters, a key may get a row too early, but never too late.
       admission_rate: the probability, at each occurrence of a new key, that the key gets a row, in
         (0, 1].
-      eviction: the rule that selects the key to remove if a new key finds no free row. "age"
-        removes the key that has not occurred for the longest time. "count" removes the key with the
-        fewest occurrences, unless this key has more occurrences than the new key. "norm" removes
-        the key with the shortest vector. Keys of the current batch are never removed. The weights
-        and the optimizer state of the row are reset. None removes no key, so the new key stays
-        unknown.
+      eviction: the rule that selects the key to remove if a new key finds no free row. The rule
+        "age" removes the key that has not occurred for the longest time. The rule "count" removes
+        the key with the fewest occurrences, unless this key has more occurrences than the new key.
+        The rule "norm" removes the key with the shortest vector. Keys of the current batch are
+        never removed. The weights and the optimizer state of the removed key's row are reset.
+        Without a rule (None), no key is removed, so the new key stays unknown.
       num_unknown: the number of rows for unknown keys; a hash chooses one of these rows.
       dimension: the length of the embedding's vectors.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of a table, in `features/<table>`. Columns with equal table names share the
-        table. None gives each field a separate table.
+        table. Without a name (None), each field gets a separate table.
     """
 
     capacity: Annotated[
@@ -82,12 +82,12 @@ class Growing(tables.Ids):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows for keys; the rows for unknown keys follow."""
+        """The number of rows for known keys; the rows behind them are for unknown keys."""
         return self.num_buckets * key_table.PLACES
 
     @property
     def tables(self) -> dict[str, Growing]:
-        """{table or column: this object}, for each table."""
+        """The tables of the columns, {name of a table: this column object}."""
         return {self._name(output): self for output in self.columns}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
@@ -118,7 +118,7 @@ class Growing(tables.Ids):
         return self._look_up(output, ids, self.num_rows + self.num_unknown)
 
     def _find_ids(self, tokens: tf.Tensor, table: tf.Variable) -> tf.Tensor:
-        """Return the rows of tokens [...]; unknown tokens have rows behind the rows of keys."""
+        """Return the rows of tokens [...]; the rows of unknown tokens follow the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
         # Keys are hashes, so their remainders spread unknown keys evenly.

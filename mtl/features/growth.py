@@ -2,9 +2,9 @@
 
 moved = growth.grow_tables(columns, features, moved)     # after the weights' update
 
-A step looks up the keys that have rows. After the update of the weights, other keys of the batch
-may get a row. Every replica processes the keys of all replicas in ascending order, so the table
-does not depend on how a batch is split.
+A training step first looks up only the keys that already have rows. After the update of the
+weights, keys of the batch that have no row may get a row. Every replica processes the keys of all
+replicas in ascending order, so the table does not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Growth(types.StepExtension):
         self._columns, self._features = model.columns, features
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return an op that runs after `moved`, and adds and evicts keys."""
+        """Return an op that adds and evicts keys after the update of the weights, `moved`."""
         return grow_tables(self._columns, self._features, moved)
 
 
@@ -56,7 +56,7 @@ def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Join the keys of several columns, which may share tables.
 
     Args:
-      parts: {table: int64 [N]} of each column.
+      parts: the keys of each column by table, {table: int64 [N]}.
 
     Returns:
       {table: int64 [M]}, the keys of all columns that use the table; keys may repeat.
@@ -116,7 +116,7 @@ class _BatchKeys(NamedTuple):
     Attributes:
       keys: [N].
       counts: the number of occurrences of each key, int64 [N].
-      rows: the rows of known keys, [N].
+      rows: the index of the row of each key, [N]; 0 for unknown keys.
       is_known: [N].
     """
 
@@ -138,7 +138,7 @@ class _BatchKeys(NamedTuple):
 class _Write(NamedTuple):
     """New values for some rows of a variable, or for the whole variable if `rows` is None.
 
-    With `is_greatest`, only values that exceed the old values are written.
+    If `is_greatest` is True, a new value is written only if it exceeds the old value.
     """
 
     variable: tf.Variable
@@ -149,10 +149,10 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """A growing table while the graph of the training step is built.
+    """Builds the ops that change the keys of a growing table in a training step.
 
     Attributes:
-      part: the settings of the table.
+      part: the `Growing` column with the settings of the table.
       scope: the name of the variable scope.
     """
 
@@ -160,7 +160,7 @@ class _Table:
     scope: str
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
-        """Return an op that runs `moved`, and then adds and evicts keys."""
+        """Return an op that adds and evicts keys after the update of the weights, `moved`."""
         # After the update of the weights, because all lookups of the step are then done, and "norm"
         # compares the new weights.
         with tf.control_dependencies([moved]):
@@ -183,7 +183,7 @@ class _Table:
     def _change_rows(
         self, keys: _BatchKeys, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
-        """Return all writes except to weights, and the evicted rows; None without eviction."""
+        """Return the new values of all variables but the weights, and the evicted rows or None."""
         known_keys, eviction = keys.select(keys.is_known), self.part.eviction
         new_keys, writes = self._admit_keys(keys.select(~keys.is_known).sort(), is_growing)
         last_seen = self._create_variable("last_seen") if eviction == "age" else None
@@ -218,7 +218,7 @@ class _Table:
         return writes, evicted_rows if eviction else None
 
     def _require_free_rows(self) -> None:
-        """Fail if pruning or freezing fixes weights of rows, because rows change their keys."""
+        """Fail if pruning or freezing fixes entries of the table, whose rows can change keys."""
         name = f"{self.scope}/embedding"
         rule = "choose no growing table"
         checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
@@ -395,7 +395,7 @@ def _find_table(scope: str) -> list[tf.Variable]:
 
 
 def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
-    """Return initial values for rows of a slot, given new weights [M, D]."""
+    """Return initial values of an optimizer slot for M rows, given the new weights [M, D]."""
     name = patterns.variable_name(slot)
     shape = tf.concat([tf.shape(weights)[:1], slot.shape[1:]], 0)
     if averaging.is_decay(name):

@@ -8,7 +8,7 @@ from mtl.deferred import tf
 
 
 class Writing(tf.compat.v1.train.Optimizer):
-    """Writes values in place of gradients, since optimizers can change mirrored variables."""
+    """Assigns the passed gradients as values, since optimizers can change mirrored variables."""
 
     def __init__(self, is_greatest: bool):
         super().__init__(use_locking=False, name="grow")

@@ -34,20 +34,23 @@ class History(types.Column):
     """Encodes aligned lists, whose i-th entries form event i: fields [B, (L)] or [B, L] -> [B, H].
 
     Columns encode each event like a row, and the vectors of the columns are concatenated. The lists
-    of a row must have equal length. Columns of events are fitted to the entries of all lists.
+    of events in a row must have equal length. The columns that encode events are fitted to the
+    entries of all lists.
 
-    In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
-    categories of an item. The column pools the values of an entry like the values of a row. An
-    entry without values becomes a vector of zeros, and still counts as an event.
+    In a list of lists, whose shape in the Spec is (None, None), an entry holds several values, such
+    as the categories of an item. The column combines the values of one entry by its `pooling`, like
+    the values of a row. An empty entry, without any value, becomes a vector of zeros, and still
+    counts as an event.
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event; their fields must be lists. Columns of events may
-        share tables with other columns, and have variables in `features/<name of the column>`.
+      events: the columns that encode an event; their fields must be lists. The columns that encode
+        events may share tables with other columns, and have their variables in
+        `features/<name of the column>`.
       encoder: turns the events of a row into one vector, such as `histories.TargetAttention`. The
         variables of the encoder are in `features/<name>`.
-      target: names of other columns, such as of the item to score; the encoder compares events with
-        the concatenated vectors of these columns.
+      target: names of other columns, for example of the item to score; the encoder compares each
+        event with the concatenated vectors of these columns.
       last: the number of events to read from the end of each list; None reads all events.
       place_dimension: the length of an embedding of the position of an event, counted from the end,
         which is appended to the vector of the event. This setting requires `last`. None adds no
@@ -58,8 +61,8 @@ class History(types.Column):
       gap_dimension: the length of an embedding of the time from an event to `now`, in buckets by
         powers of two, which is appended to the vector of the event. A negative time counts as 0.
       shows_weights: True adds the attention weights of the events to predictions, as
-        `<name>/attention`, [B, L], with zeros behind the events of a row. This setting requires an
-        encoder that weighs events.
+        `<name>/attention`, [B, L], with zeros behind the events of a row. `shows_weights` requires
+        an encoder that weighs events.
       trainable: False freezes the variables of the history.
     """
 
@@ -133,7 +136,7 @@ class History(types.Column):
         return list(dict.fromkeys([*itertools.chain.from_iterable(column_fields), *times]))
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of the columns of events."""
+        """Return {column or table: accumulator} for the columns that encode events."""
         return {
             name: part_accumulator
             # Vocabularies can read lists, and stay unwrapped so that they can join other
@@ -147,7 +150,7 @@ class History(types.Column):
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of rows} of the columns of events."""
+        """Return {column or table: names of its rows} for the columns that encode events."""
         row_names: dict[str, types.RowNames] = {}
         for part in self.events:
             part_names = types.read_member(part, types.Column, "row_names")(fitted)
@@ -156,7 +159,7 @@ class History(types.Column):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: file that the settings name} of the columns of events."""
+        """{column: path of a file in its settings}, for the columns that encode events."""
         files: dict[str, str] = {}
         for part in self.events:
             files |= types.read_member(part, types.Column, "files")

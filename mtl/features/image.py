@@ -36,10 +36,10 @@ class Image(column.PerField):
 
     Attributes:
       names: the fields.
-      normalization: "unit" divides pixels by `greatest`. "z_score" also subtracts the mean of the
-        channel over the training split, and divides by the standard deviation. "per_image" uses the
-        mean and the standard deviation (at least 1 / sqrt(H W C)) of each image instead, which
-        removes differences in contrast between images.
+      normalization: how pixels are normalised. "unit" divides pixels by the setting `greatest`.
+        "z_score" also subtracts the mean of the channel over the training split, and divides by the
+        standard deviation. "per_image" normalises each image by its own mean and standard deviation
+        (at least 1 / sqrt(H W C)), which removes differences in contrast between images.
       greatest: the largest value that a pixel can have; 255 suits uint8.
       shape: the shape (H, W, C) to which encoded images are scaled; None if the field holds pixels.
       augmentations: random changes of training images, such as `augmentations.Flip`, which are
@@ -64,7 +64,7 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
-        """True, because strings in the fields are encoded images."""
+        """True, because a field of strings holds encoded image files."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:
@@ -107,7 +107,7 @@ class Image(column.PerField):
         return outputs
 
     def _normalise(self, pixels: tf.Tensor, output: str, fitted: types.Statistics) -> tf.Tensor:
-        """Normalise pixels [B, H, W, C] as `normalization` says."""
+        """Normalise pixels [B, H, W, C] as the setting `normalization` describes."""
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":

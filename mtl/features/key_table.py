@@ -4,10 +4,10 @@ rows, is_known = key_table.find_rows(table, keys)        # in the graph: [N] -> 
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
 A table of R rows has R / 8 buckets. Each key has two candidate buckets, which depend only on the
-key, and may take any row of these buckets. So the cost of looking up and adding keys does not
-depend on the number of rows, an ordinary variable can hold the keys, and a key keeps its row while
-other keys are added and removed. The choice between two buckets fills all buckets evenly (Azar et
-al., "Balanced Allocations", 1999).
+key, and may take any row of these buckets. The buckets have three advantages: the cost of looking
+up and adding keys does not depend on the number of rows, an ordinary variable can hold the keys,
+and a key keeps its row while other keys are added and removed. The choice between two buckets fills
+all buckets evenly (Azar et al., "Balanced Allocations", 1999).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def make_keys(tokens: tf.Tensor) -> tf.Tensor:
       tokens: strings [N].
 
     Returns:
-      Keys, int64 [N], at least 1; `NO_KEY` for an empty token.
+      Keys, int64 [N], at least 1; an empty token has the key `NO_KEY`, which is 0.
     """
     keys = tf.strings.to_hash_bucket_fast(tokens, _LARGEST) + 1
     return tf.where(tf.equal(tokens, ""), tf.constant(NO_KEY, tf.int64), keys)
@@ -47,8 +47,8 @@ def list_buckets(keys: tf.Tensor | np.ndarray, count: int) -> tuple[tf.Tensor, t
       count: the number of buckets.
 
     Returns:
-      Two tensors or arrays like `keys`, [N] each, in [0, count). Both buckets of a key may be
-      equal.
+      Two tensors or arrays of bucket numbers like `keys`, [N] each, in [0, count). Both buckets of
+      a key may be equal.
     """
     return keys % count, (keys // count) % count
 
@@ -61,8 +61,9 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
       keys: int64 [N].
 
     Returns:
-      The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table. The
-      row of any other key is 0. `NO_KEY` is never in the table.
+      The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table.
+      Keys that are not in the table get the row 0. The key `NO_KEY`, of empty tokens, is never in
+      the table.
     """
     rows = tf.zeros_like(keys)
     # Count rows in a bucket from 1, because the sum is 0 for a key that is not in the bucket.
@@ -89,7 +90,7 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
       capacity: the number of rows of the new table, a multiple of 8.
 
     Returns:
-      The saved row of the key in each new row, int64 [capacity]; -1 for a free row.
+      For each row of the new table, the saved row of its key, int64 [capacity]; -1 for a free row.
     """
     count, keys = capacity // PLACES, saved.reshape(-1)
     origins = np.full([count, PLACES], -1, np.int64)

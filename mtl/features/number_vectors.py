@@ -36,7 +36,7 @@ class _Vectors(numeric.Numbers):
     dimension: checks.Count | None = None
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """Encode fields, {field: [B] or [B, n]}, as {column: [B, n D]}, or n wider with flags."""
+        """Encode {field: [B] or [B, n]} as {column: [B, n D], or [B, n D + n] with flags}."""
         flags_and_numbers = super().__call__(features, fitted)
         share = 2 if self.missing_flags else 1
         sizes = {output: value.shape[1] // share for output, value in flags_and_numbers.items()}
@@ -70,7 +70,7 @@ class _Vectors(numeric.Numbers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PiecewiseLinear(_Vectors):
-    """Encodes x by bins: 1 below x, `(x - b[t]) / (b[t+1] - b[t])` in the bin of x, 0 above.
+    """Encodes x by bins: 1 for bins below x, `(x - b[t]) / (b[t+1] - b[t])` for its bin, 0 above.
 
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
     Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A linear layer on the bins is a
@@ -78,21 +78,23 @@ class PiecewiseLinear(_Vectors):
     position of x inside of a bin. As in the paper, the first bin has no lower end, and the last bin
     has no upper end, so numbers outside of the boundaries give values below 0 or above 1.
 
-    [B] -> [B, D] and [B, n] -> [B, n D]. Each element of a field has separate fitted boundaries. If
-    an element has fewer bins than other elements of the field, its encoding is padded with zeros. A
-    constant element is encoded as zeros.
+    Fields of shape [B] become [B, D], and fields of shape [B, n] become [B, n D]. Each element of a
+    field has separate fitted boundaries. If an element has fewer bins than other elements of the
+    field, its encoding is padded with zeros. A constant element is encoded as zeros.
 
     A value that is not finite counts as missing. The fit ignores missing values. The middle
     boundary, about the median of the training split, replaces a missing value.
 
     Attributes:
       names: the fields; integers and bools count as numbers.
-      boundaries: two or more ascending numbers for all fields; or the approximate number of bins.
-        The bins are then fitted to the training split, from the least value to the greatest, so
-        that all bins hold about equally many values. Frequent values do not use up bins. k distinct
-        values give at most k - 1 bins.
+      boundaries: two or more ascending numbers for all fields; or the approximate number of bins
+        for each element. If `boundaries` is a number, the bins are fitted to the training split,
+        from the least value to the greatest, so that all bins hold about equally many values. A
+        frequent value takes only one bin, so all other bins are left for other values. An element
+        with k distinct values has at most k - 1 bins.
       dimension: the number of units of a ReLU layer on the bins, in `features/<column>/linear`,
-        with separate weights for each element. None returns the bins without a layer.
+        with separate weights for each element. Without a layer (None), the column consists of the
+        numbers of the bins.
       log: True first applies sign(x) log(1 + |x|), also to boundaries in the settings.
       missing_flags: True adds n inputs that are 1 if the value is missing.
       prefix: the start of the column's name, `<prefix>_<field>`.
@@ -192,19 +194,21 @@ class Periodic(_Vectors, numeric.Numeric):
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
     Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, where this encoding is called PLR. x is
     normalised as in `Numeric`. A missing value becomes 0 after the normalisation, which is the mean
-    of the training split under "z_score". Each element of a field has separate c, W and b.
+    of the training split under "z_score". Each element of a field has its own frequencies c,
+    weights W and biases b.
 
-    [B] -> [B, D] and [B, n] -> [B, n D].
+    Fields of shape [B] become [B, D], and fields of shape [B, n] become [B, n D].
 
     Attributes:
       names: the fields; integers and bools count as numbers.
-      dimension: the number of units of the layer with W and b, in `features/<column>/linear`. None
-        returns the waves without a layer, `2 num_frequencies` numbers for each element.
+      dimension: the number of units of the ReLU layer with W and b, in `features/<column>/linear`.
+        Without a layer (None), the column consists of the waves, `2 num_frequencies` numbers for
+        each element.
       num_frequencies: the number of frequencies c for each element, in
         `features/<column>/frequencies`.
-      sigma: the standard deviation of the initial frequencies c, above 0. Tune this setting first:
-        a large sigma separates close numbers, but can make the network overfit. The paper tries
-        values from 0.01 to 100.
+      sigma: the standard deviation of the initial frequencies c, above 0. Tune sigma first: a large
+        sigma separates close numbers, but can make the network overfit. The paper tries values of
+        sigma from 0.01 to 100.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
       missing_flags: True adds n inputs that are 1 if the value is missing.
@@ -235,25 +239,26 @@ class Periodic(_Vectors, numeric.Numeric):
 class AutoDis(_Vectors, numeric.Numeric):
     """Encodes x as a mixture of learned vectors M: `softmax((W h + skip h) / temperature) M`.
 
-    `h = leaky_relu(w x)`, with a slope of 0.01 below 0. H. Guo et al., "An Embedding Learning
-    Framework for Numerical Features in CTR Prediction", KDD 2021, arXiv:2012.08986. x is normalised
-    as in `Numeric`. A missing value becomes 0 after the normalisation, which is the mean of the
-    training split under "z_score".
+    The hidden values are `h = leaky_relu(w x)`, with a slope of 0.01 below 0. H. Guo et al., "An
+    Embedding Learning Framework for Numerical Features in CTR Prediction", KDD 2021,
+    arXiv:2012.08986. x is normalised as in `Numeric`. A missing value becomes 0 after the
+    normalisation, which is the mean of the training split under "z_score".
 
-    As in the paper, layers have no bias. So x = 0 always becomes the mean of the vectors, and
-    numbers of equal sign differ only in the sharpness of the softmax. Use `PiecewiseLinear` if the
-    encoding should change at arbitrary numbers.
+    As in the paper, layers have no bias. Without a bias, x = 0 always becomes the mean of the
+    learned vectors, and numbers of equal sign differ only in the sharpness of the softmax. Use
+    `PiecewiseLinear` if the encoding should change at arbitrary numbers.
 
-    [B] -> [B, dimension] and [B, n] -> [B, n dimension].
+    Fields of shape [B] become [B, dimension], and fields of shape [B, n] become [B, n dimension].
 
     Attributes:
       names: the fields; integers and bools count as numbers.
       dimension: the length of the vectors.
-      num_buckets: the number of vectors in M for each element. M is `features/<column>/embedding`,
-        w is `features/<column>/hidden`, and W is `features/<column>/buckets`.
+      num_buckets: the number of vectors in the matrix M, which is learned for each element of a
+        field. The variable `features/<column>/embedding` is M, `features/<column>/hidden` is w, and
+        `features/<column>/buckets` is W.
       temperature: the temperature of the softmax, above 0; a lower temperature gives the largest
         weight to fewer vectors.
-      skip: the factor of the skip connection, `skip h`, at least 0.
+      skip: the factor of h in the skip connection, at least 0.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
       missing_flags: True adds n inputs that are 1 if the value is missing.
@@ -292,9 +297,9 @@ def _apply_layers(
     """Apply a separate ReLU layer to each element, from [N, B, K] to [N, B, units].
 
     Args:
-      inputs: the elements of all columns.
+      inputs: the encoded elements of all columns, [N, B, K].
       sizes: {column: number of elements}.
-      counts: {column: number of the K inputs to read, from the first on}.
+      counts: {column: K'}; the layer of a column reads the first K' of the K numbers of an element.
       units: the number of units of the layer.
     """
     kernels = []
@@ -309,7 +314,7 @@ def _apply_layers(
 
 
 def _make_glorot(inputs: int, outputs: int) -> Callable:
-    """Return Glorot's uniform initializer for one element; TensorFlow would use the size of all."""
+    """Return Glorot's initializer for the kernel of one element, not of all elements."""
     bound = math.sqrt(6 / (inputs + outputs))
     return tf1.random_uniform_initializer(-bound, bound)
 

@@ -110,7 +110,7 @@ class Numbers(column.PerField):
     def _normalise_values(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Normalise values [B, n] by the statistics of n elements, from one entry or several.
+        """Normalise values [B, n] by the statistics of their n elements, from one or more entries.
 
         Return the normalised numbers, and a mask of the values that are not missing.
         """
@@ -135,7 +135,7 @@ class Numbers(column.PerField):
         return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """Return the type for integers: float32 if exact for the training split, else float64."""
+        """Return the dtype of integers: float32 if exact on the training split, else float64."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
@@ -173,8 +173,8 @@ class Numeric(Numbers):
         (greatest - least), which is in [0, 1] on the training split. "none" changes nothing. With
         "z_score" and "min_max", a constant element becomes 0.
       log: True first applies sign(x) log(1 + |x|), for heavy tails such as sums of money.
-      missing_flags: True adds n inputs that are 1 if the value is missing. The default is False,
-        because most data have no missing values.
+      missing_flags: True adds n inputs that are 1 if the value is missing. `missing_flags` is False
+        by default, because most data have no missing values.
       prefix: the start of the column's name, `<prefix>_<field>`. With different prefixes, two
         Numeric columns can use the same field.
     """

@@ -120,7 +120,7 @@ def seal_statistics(directory: str) -> None:
     """Add checksums to the statistics of an earlier version, which lack checksums.
 
     Args:
-      directory: the folder of the statistics; without statistics, nothing happens.
+      directory: the folder of the statistics; a folder without statistics stays unchanged.
 
     Raises:
       UserError: a file is damaged.
@@ -141,7 +141,8 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
       directory: the folder of this run's statistics.
 
     Raises:
-      UserError: `source` lacks the statistics of a name, or has other settings for it.
+      UserError: the run in `source` has no statistics of one of the names, or fitted them with
+        other settings.
     """
     other, current = load_statistics(source), load_statistics(directory)
     for name in names:

@@ -1,4 +1,4 @@
-"""Base classes of columns with embedding tables that columns share, or with compact tables.
+"""Base classes of columns whose embedding tables are compact, or shared by several columns.
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
@@ -28,7 +28,7 @@ class Ids(column.Lookup, column.PerField):
 
     Attributes:
       table: the name of a table, in `features/<table>`. Columns with equal table names share the
-        table. None gives each field a separate table.
+        table. Without a name (None), each field gets a separate table.
     """
 
     table: str | None = None
@@ -54,7 +54,7 @@ class Ids(column.Lookup, column.PerField):
         """The names of the settings that determine the meaning of an id."""
 
     def _name(self, output: str) -> str:
-        """Return the name of the table, and of the statistics, for the column `output`."""
+        """Return the name of the embedding table, and of the statistics, of the column `output`."""
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
@@ -69,7 +69,7 @@ class Coded(Ids):
 
     @property
     def coded_columns(self) -> dict[str, str]:
-        """All columns, {column: field}; {} if ids do not fit into 32 bits."""
+        """The field of each column, {column: field}; {} if ids do not fit into 32 bits."""
         if self._num_ids > _MOST_IDS:
             return {}
         return {output: field for output, (field,) in self.columns.items()}
@@ -86,7 +86,7 @@ class Coded(Ids):
     def _read_ids(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> column.Values:
-        """Return the ids of a field, which training may have looked up before the step."""
+        """Return the ids of a field, which may have been looked up when the rows were read."""
         values = column.read_categories(type(self).__name__, features, field)
         ids = codes.find_ids(values, output)
         # `mtl.data.coded_rows` looks ids up when it reads rows into memory.
@@ -129,7 +129,8 @@ class Embedded(column.Lookup):
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
         """Return {name: names of rows} for tables in which a row stands for several ids.
 
-        The names describe `settings`, because other settings assign other rows to an id.
+        The names of the rows are texts that describe `settings`, because other settings would give
+        an id another row.
         """
         if self.embedding is None:
             return {}
@@ -144,7 +145,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into vectors, [B, D]; `counts` are the counts of blocks."""
+        """Turn ids in [0, size) into vectors, [B, D]; `counts` has a count for each block."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

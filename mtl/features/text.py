@@ -31,13 +31,13 @@ class Text(column.PerField):
         Encoders that need a target are not allowed.
       dimension: the length of a token's vector, in `features/<column>/embedding`.
       max_tokens: the number of tokens to read from the beginning of a text; None reads all tokens.
-        The limit bounds the memory for long texts, which grows with the square of the length in a
-        transformer.
+        A limit on the tokens bounds the memory for long texts, which grows with the square of their
+        length in a transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
         which is appended to the token's vector. This setting requires `max_tokens`. None adds no
         embedding.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`. Tokens
-        that the file lacks start at random.
+        that are missing from the file start from random vectors.
       prefix: the start of the column's name, `<prefix>_<field>`.
       trainable: False freezes all variables of the column, including the encoder.
     """
@@ -78,7 +78,7 @@ class Text(column.PerField):
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {name: accumulator} of vocabularies and word vectors."""
+        """Return {name: accumulator} for vocabularies and word vectors."""
         accumulators: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
             accumulator = self._make_accumulator(field)
@@ -96,7 +96,7 @@ class Text(column.PerField):
 
     @property
     def files(self) -> dict[str, str]:
-        """{name: file} of the vocabularies and word vectors in the settings."""
+        """The files of vocabularies and word vectors that the settings name, {name: path}."""
         files: dict[str, str] = {}
         for output in self.columns:
             files |= {output: self._vocabulary_file} if self._vocabulary_file else {}

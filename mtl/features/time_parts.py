@@ -34,7 +34,7 @@ _SECONDS_OF_DAY = 86_400
 def _read_times(
     kind: str, values: tf.Tensor, field: str, form: str
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Parse times [N] into parts like `time_texts.read_parts`, with a mask of valid times."""
+    """Parse times [N] into parts (see `time_texts.read_parts`), with a mask of valid times."""
     texts = column.tokens(kind, {field: values}, field)
     if form not in times.SINCE_1970:
         return time_texts.read_parts(texts, times.read_form(f"{kind}.form", form))
@@ -51,21 +51,21 @@ def _read_times(
 class TimeParts(column.Lookup, column.PerField):
     """Encodes units of times, such as weekdays: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Each unit of a field becomes a column, `<prefix>_<field>_<unit>`, embedded or one-hot. Missing
-    values, and texts that are not times, share an additional id. Time zones in texts are ignored.
-    Numbers since 1970 are in UTC; -1 means a missing number.
+    Each unit of time of a field, such as the weekday, becomes a column `<prefix>_<field>_<unit>`,
+    embedded or one-hot. Missing values, and texts that are not times, share an additional id. Time
+    zones in texts are ignored. Numbers since 1970 are in UTC; -1 means a missing number.
 
     Attributes:
       names: the fields, texts or integers.
       units: a list of units, out of "month", "day" (of the month), "weekday", "hour" and "minute".
-      form: the format of times in the fields. "" means 2024-05-31, 2024/5/31 9:05 and similar
-        texts. Other formats are directives of Python's strptime, such as "%d.%m.%Y %H:%M", and
-        "seconds", "milliseconds", "microseconds" or "nanoseconds" since 1970.
+      form: the format of times in the fields. The empty format "" reads 2024-05-31, 2024/5/31 9:05
+        and similar texts. Other formats are directives of Python's strptime, such as "%d.%m.%Y
+        %H:%M", and "seconds", "milliseconds", "microseconds" or "nanoseconds" since 1970.
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the embedding's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name.
     """
@@ -103,7 +103,7 @@ class TimeParts(column.Lookup, column.PerField):
         Args:
           column: one of `columns`, `<prefix>_<field>_<unit>`.
           values: times of any shape, strings or integers.
-          fitted: the statistics, which are not read.
+          fitted: the statistics of the training split, which this class does not need.
 
         Returns:
           int64 of the same shape: 1 for the first value of the unit, such as Monday; 0 for values
@@ -128,7 +128,7 @@ class TimeParts(column.Lookup, column.PerField):
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """All fields of the column, because each field may have values that are not times."""
+        """The fields in which texts that are not times are counted: all fields of the column."""
         return self.names
 
     def find_unknown(
@@ -150,9 +150,9 @@ class TimeParts(column.Lookup, column.PerField):
 class DaysSince(types.Column):
     """Encodes the days between two times, with fractions, normalised: [B] -> [B, 1].
 
-    On the training split, the result has mean 0 and standard deviation 1. Rows in which a time is
-    missing get 0. **Both times of a row must be known before the model predicts**: the days until a
-    later event would reveal the event.
+    On the training split, the normalised days have mean 0 and standard deviation 1. Rows in which a
+    time is missing get 0. **Both times of a row must be known before the model predicts**: the days
+    until a later event would reveal the event.
 
     Attributes:
       names: the fields of the later times, texts or integers.
@@ -177,7 +177,7 @@ class DaysSince(types.Column):
 
     @property
     def _numbers(self) -> numeric.Numeric:
-        """The column object that normalises the days."""
+        """The `Numeric` object that normalises the days."""
         make: Any = numeric.Numeric  # mypy considers the class abstract.
         return make(
             names=self.names, prefix=self.prefix, log=self.log, missing_flags=self.missing_flags

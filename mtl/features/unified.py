@@ -24,10 +24,10 @@ class Unified(tables.Ids):
     Systems", 2023, arXiv:2305.12102: for each value, hash functions that depend on the field choose
     `num_lookups` = k rows, and the vector of the value concatenates these rows. Values of different
     fields share rows only by chance. The network can distinguish the fields, because the input of
-    each field has separate weights. So `num_buckets` alone determines the memory for all fields.
+    each field has separate weights. Thus `num_buckets` alone determines the memory for all fields.
     Use more lookups for a field with many values.
 
-    Each row stands for several values.
+    Each row of the table stands for several values.
 
     Attributes:
       names: the fields.
@@ -36,16 +36,15 @@ class Unified(tables.Ids):
         common table.
       dimension: the length of a row, D; the output has `num_lookups` times this width.
       pooling: how the vectors of several values in a row are combined: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the table's initial values, above 0; None for
-        `dimension ** -0.5`. The values come from a normal distribution that is truncated at two
-        standard deviations.
+      initial_stddev: the standard deviation of the table's initial values, above 0; None means
+        `dimension ** -0.5`. The initial values come from a normal distribution that is truncated at
+        two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16", which halves the memory.
       prefix: the start of the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field a separate
         table.
-      salt: a text that replaces the column's name in the hash functions. With equal salts, equal
-        values of different fields get the same rows, such as a shown item and the items of a
-        history.
+      salt: a text that replaces the column's name in the hash functions. Columns with equal salts
+        give equal values the same rows, for example a shown item and the items of a history.
     """
 
     num_buckets: Annotated[int, checks.AtLeast(2)]
@@ -61,7 +60,7 @@ class Unified(tables.Ids):
         super().__post_init__()
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {table: names of rows}, which describe the salts."""
+        """Return {table: names of its rows}; the names are the salts of the columns."""
         del fitted
         row_names: dict[str, types.RowNames] = {}
         for output in self.columns:

@@ -28,7 +28,7 @@ def list_fields(columns: Sequence[types.Column]) -> list[str]:
       columns: the columns of the model; columns nested in them, as in a `History`, count, too.
 
     Returns:
-      Each field once, in the order of the columns.
+      The fields in which unknown values are counted, each once, in the order of the columns.
     """
     parts = [part for column in columns for part in _with_parts(column)]
     fields_by_part = [types.read_member(part, types.Column, "limited_fields") for part in parts]
@@ -46,7 +46,7 @@ def count_unknown(
       fitted: the statistics of the training split.
 
     Returns:
-      The number of values, and the number of unknown values, of each field of `list_fields`, int64
+      For each field of `list_fields`, the number of values and the number of unknown values, int64
       [F, 2].
     """
     is_unknown: dict[str, tf.Tensor] = {}
@@ -70,14 +70,14 @@ class Shares:
     """Adds up the counts of batches, and computes shares of unknown values.
 
     Args:
-      fields: the fields of the counts, in order.
+      fields: the names of the fields, in the order of the rows of the counts.
     """
 
     def __init__(self, fields: Sequence[str]):
         self._fields, self._counts = fields, np.zeros([len(fields), 2], np.int64)
 
     def add(self, counts: np.ndarray) -> None:
-        """Add the counts of a batch.
+        """Add the counts of a batch to the counts of all earlier batches.
 
         Args:
           counts: the number of values and the number of unknown values of each field, int64 [F, 2],

@@ -20,7 +20,7 @@ def read_file(where: str, path: str) -> list[bytes]:
     """Read the tokens of a file with one token per line, like TensorFlow's lookup tables.
 
     Args:
-      where: the setting that names the file, for the error.
+      where: the setting that names the file, used in error messages.
       path: the file.
 
     Raises:
@@ -46,8 +46,8 @@ def create_table(
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
     """Create the lookup table of a vocabulary, only once in each graph.
 
-    The table maps each token of the vocabulary to the index of the token. A hash maps all other
-    tokens to one of `num_unknown` ids behind the indices.
+    The table maps each token of the vocabulary to the index of the token. A hash maps each other
+    token to one of `num_unknown` ids that follow the indices of the vocabulary.
 
     Args:
       entries: the tokens, or the path of a file with one token per line.

@@ -23,15 +23,15 @@ _MEAN, _SUM = "mean", "sum"
 
 @checks.dataclass
 class Weighted(types.Column):
-    """Ids with weights: fields [B, (L)] or [B, L], and `<field>/weights` alike -> [B, D].
+    """Encodes ids with weights: [B, (L)] or [B, L], and `<field>/weights` likewise -> [B, D].
 
-    As in `tf.nn.embedding_lookup_sparse`, the vectors v of a row with the weights w become
+    As in `tf.nn.embedding_lookup_sparse`, the `pooling` of the column that looks ids up determines
+    how the vectors v of a row are combined by the weights w:
 
         mean: sum w v / sum w      sum: sum w v      sqrtn: sum w v / sqrt(sum w^2)
 
-    by `pooling` of the column that looks ids up. A row without ids, or with only zero weights, gets
-    zeros. "mean" refuses negative weights. `tf.feature_column.weighted_categorical_column` gives
-    the same result.
+    A row without ids, or with only zero weights, gets zeros. "mean" refuses negative weights.
+    `tf.feature_column.weighted_categorical_column` gives the same result.
 
     Attributes:
       lookups: columns of ids, which may share tables with other columns. The variables of a column
@@ -64,7 +64,7 @@ class Weighted(types.Column):
 
     @property
     def coded_columns(self) -> dict[str, str]:
-        """The columns whose ids training may look up before the step, {column: list}."""
+        """The columns whose ids may be looked up when rows are read, {column: name of the list}."""
         return {
             _name(output): field
             for part in self.lookups
@@ -72,13 +72,13 @@ class Weighted(types.Column):
         }
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
-        """Return the ids of values [N] of the list of a column, int64 [N]."""
+        """Return the ids of values [N] from the list that a column reads, int64 [N]."""
         parts = {_name(output): (part, output) for part in self.lookups for output in part.columns}
         part, output = parts[column]
         return part.find_ids(output, values, fitted)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: accumulator} of the columns that look ids up."""
+        """Return {column or table: accumulator} for the columns that look ids up."""
         gathered: dict[str, types.Accumulator] = {}
         for part in self.lookups:
             for name, own in part.accumulators().items():
@@ -89,7 +89,7 @@ class Weighted(types.Column):
         return gathered
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of rows} of the columns that look ids up."""
+        """Return {column or table: names of the table's rows} for the columns that look ids up."""
         names: dict[str, types.RowNames] = {}
         for part in self.lookups:
             names = row_names_lib.join(names, part.row_names(fitted))
@@ -97,7 +97,7 @@ class Weighted(types.Column):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: file that the settings name} of the columns that look ids up."""
+        """{column: path of a file in its settings}, for the columns that look ids up."""
         return {name: path for part in self.lookups for name, path in part.files.items()}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:

@@ -7,8 +7,8 @@ Each line of the file holds a word and the numbers of its vector, separated by s
 line may instead hold the number of words, and the length of the vectors. GloVe (J. Pennington, R.
 Socher, C. Manning, EMNLP 2014), word2vec and fastText use these text formats.
 
-The file is read once, when a new run starts. The run saves the vectors of its vocabulary in
-`<model_dir>/statistics`, so a continued run does not need the file.
+The file of vectors is read once, when a new run starts. The run saves the vectors of its vocabulary
+in `<model_dir>/statistics`, so a continued run does not need the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WordVectors(types.Accumulator):
       where: the setting that names the file.
       path: the file.
       dimension: the length of the vectors.
-      column: the name of the vocabulary's statistics.
+      column: the name under which the statistics hold the vocabulary.
       given: the tokens, or the file, of the vocabulary in the settings; None if the vocabulary is
         learned.
     """
@@ -51,7 +51,7 @@ class WordVectors(types.Accumulator):
     given: Sequence[str] | str | None = dataclasses.field(repr=False)
 
     def update(self, fields: types.Tensors) -> None:
-        """Do nothing, because batches hold no word vectors."""
+        """Do nothing, because word vectors come from a file, and not from batches."""
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vectors of the vocabulary; return the file name and the number of vectors.
@@ -88,11 +88,11 @@ def key(column: str) -> str:
 
 
 def check(where: str, path: str | None, dimension: int | None) -> None:
-    """Fail unless a setting suits the embedding of a column.
+    """Fail unless a setting for word vectors suits the embedding of a column.
 
     Args:
-      where: the name of the setting, for errors.
-      path: its value, the path of a file of vectors; None is always valid.
+      where: the name of the setting, used in error messages.
+      path: the value of the setting, which is the path of a file of vectors; None is always valid.
       dimension: the length of the embedding's vectors; None without an embedding.
 
     Raises:
@@ -112,8 +112,8 @@ def make_initializer(
     Args:
       fitted: the statistics, which name the file of the saved vectors.
       column: the column or table.
-      stddev: the standard deviation of all other rows, which are drawn from a normal distribution
-        that is truncated at two standard deviations.
+      stddev: the standard deviation of the rows without a saved vector, which are drawn from a
+        normal distribution that is truncated at two standard deviations.
     """
     entry = fitted.for_column(key(column))
     prefix, size = fitted.path(entry["vectors"]), entry["size"]
@@ -145,7 +145,7 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     If the file has several lines for a word, the first line counts.
 
     Args:
-      where: the setting that names the file, for the error.
+      where: the setting that names the file, used in error messages.
       path: the file.
       dimension: the length of a vector.
       tokens: V tokens in UTF-8.

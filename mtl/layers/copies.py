@@ -8,7 +8,7 @@ penalised separately. Copies with the same inputs use a single matrix product wi
 concatenated in every step. Copies with different inputs of equal width use a single batched product
 in training on GPUs, where launching many ops is slow. On CPUs, separate products are up to a third
 faster, as the outputs of a copy remain in the cache for the next layer of this copy. Served graphs
-have separate products, so they do not depend on the device.
+compute a separate product for each copy, so the graphs do not depend on the device.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
 
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
-    """Return True if a batched product is possible, and there is a GPU."""
+    """Return True if one batched product can compute all copies, and there is a GPU."""
     is_one_width = len({tensor.shape[-1] for tensor in inputs}) == 1
     return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 

@@ -18,7 +18,7 @@ from mtl.variables import freezing, pruned, sharding
 
 
 def _show_outputs(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an activation function that also passes its outputs to the hooks of layers."""
+    """Return the activation function, changed so that layer hooks get its outputs."""
 
     def activate(sums: tf.Tensor) -> tf.Tensor:
         outputs = activation(sums)
@@ -113,7 +113,7 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
       bias_initializer: the initializer of the bias; None for zeros.
 
     Returns:
-      [B, H / stride, W / stride, filters], rounded up.
+      [B, H / stride, W / stride, filters], with height and width rounded up.
     """
     with tf1.variable_scope(name):
         inputs = layer_hooks.take_inputs(inputs)
@@ -129,14 +129,14 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Copy a Conv2D op with another kernel.
+    """Convolve the images of a Conv2D op with another kernel, with the settings of the op.
 
     Args:
       op: an op with the padding "SAME" or "VALID", on images [B, H, W, D].
       kernel: [height, width, D, filters].
 
     Returns:
-      The output of the copy, which has the images, strides, dilations and padding of `op`.
+      The output of the new convolution, with the images, strides, dilations and padding of `op`.
     """
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
@@ -147,10 +147,11 @@ def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
 
     Args:
       images: [B, H, W, C].
-      size: the side of a square, in pixels. Squares at the lower and right edge may be smaller.
+      size: the side of a square, in pixels. Squares at the lower and right edge of an image may be
+        smaller.
 
     Returns:
-      [B, H / size, W / size, C], rounded up.
+      [B, H / size, W / size, C], with height and width rounded up.
     """
     _register_gradient()
     names = {"MaxPool": _MAX_POOL}
@@ -169,8 +170,9 @@ def _register_gradient() -> None:
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     """Compute the gradient of `max_pool` by oneDNN's kernel, which is 15 times as fast.
 
-    This kernel needs the pooling in the same graph. If the gradient is in another graph, such as a
-    branch of a conditional, pool a second time.
+    The kernel of oneDNN needs the maxima of the pooling, so the pooling must be in the same graph
+    as its gradient. If the gradient is computed in another graph, such as a branch of a
+    conditional, pool the images a second time.
     """
     (images,) = op.inputs
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
@@ -181,13 +183,13 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 
 
 def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
-    """Enlarge images by repeating each pixel in a square, the inverse of `max_pool`.
+    """Enlarge images by repeating each pixel in a square, to undo the shrinking by `max_pool`.
 
     Args:
       images: [B, h, w, C].
       factor: the side of a square, in pixels.
-      height: the height of the result, at most h * factor; surplus pixels are cut off.
-      width: the width of the result, at most w * factor.
+      height: the height of the enlarged images, at most h * factor; surplus pixels are cut off.
+      width: the width of the enlarged images, at most w * factor.
 
     Returns:
       [B, height, width, C].
@@ -215,7 +217,7 @@ def batch_norm(
     Args:
       inputs: [B, ..., C].
       name: the scope of gamma, beta and the averages.
-      training: True uses the moments of the batch.
+      training: True normalises by the moments of the batch, False by the moving averages.
       momentum: the decay rate of the moving averages, in [0, 1].
       epsilon: added to the variance.
 
@@ -253,8 +255,9 @@ def batch_norm(
 def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor:
     """Apply layer norm over the last axis.
 
-    `gamma * (x - mean) / sqrt(variance + epsilon) + beta` with the biased variance (J. L. Ba, J. R.
-    Kiros, G. E. Hinton, "Layer Normalization", 2016, arXiv:1607.06450), in 32 bits.
+    The output is `gamma * (x - mean) / sqrt(variance + epsilon) + beta` with the biased variance
+    (J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016, arXiv:1607.06450), in 32
+    bits.
 
     Args:
       inputs: [B, ..., D].
@@ -262,7 +265,7 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
       epsilon: added to the variance.
 
     Returns:
-      The same shape and type as the inputs.
+      The normalised inputs, in the same shape and type.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
@@ -278,7 +281,8 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Multiply values by a scale along the last axis.
 
-    If the values are the output of a convolution with a smaller kernel, scale the kernel instead.
+    If `values` are the output of a convolution whose kernel has fewer numbers, scale the kernel
+    instead of the values.
     """
     if tf.executing_eagerly():  # Eager tensors have no ops.
         return values * scale
@@ -299,7 +303,7 @@ def _normalise_fused(
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Normalise images by a fused op, and return outputs and batch moments.
 
-    The fused op takes a third of the time of separate ops.
+    The fused op of TensorFlow takes a third of the time that separate ops take.
     """
     # Return the biased variance, as the branch without a fused op does.
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
@@ -312,13 +316,13 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
     """Create a variable for a moving average.
 
     Args:
-      name: the name in the current scope.
+      name: the name of the variable in the current scope.
       shape: the shape of the variable.
       initializer: the initializer of the variable.
 
     Returns:
-      A float32 variable that is not trainable. Each replica has a copy, and a checkpoint stores the
-      mean of all copies.
+      A float32 variable that is not trainable. Each replica has a copy of the average, and a
+      checkpoint stores the mean of all copies.
     """
     return tf1.get_variable(
         name,
@@ -335,11 +339,11 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
 def update_averages(
     averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float | tf.Tensor
 ) -> None:
-    """Add ops to UPDATE_OPS that set `average += (1 - momentum) * (moment - average)`.
+    """Add ops to UPDATE_OPS that move averages: `average += (1 - momentum) * (moment - average)`.
 
     Args:
       averages: variables of `create_average`.
-      moments: a tensor for each average, in the same shape.
+      moments: for each average, the moment of the batch, a tensor of the same shape.
       momentum: the decay rate of the moving averages, in [0, 1].
     """
     # If several layers share averages, updates must run in sequence.
@@ -375,7 +379,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     Args:
       inputs: any shape.
       rate: the share of zeros, in [0, 1).
-      name: the name of the draw, unique in the current scope.
+      name: the name of the random draw, unique in the current scope.
       training: False returns the inputs.
 
     Returns:
@@ -402,12 +406,12 @@ def gumbel_softmax(
     Args:
       logits: [B, ..., C]; all sizes except B are known.
       temperature: above 0; with a lower temperature, the softmax is closer to one-hot.
-      name: the name of the draw, unique in the current scope.
+      name: the name of the random draw, unique in the current scope.
       training: False omits g.
       hard: False returns the softmax instead of a one-hot vector.
 
     Returns:
-      [B, ..., C]; each vector sums to 1.
+      [B, ..., C]; the C numbers of each vector sum to 1.
     """
     scores = tf.cast(logits, tf.float32)
     if training:
@@ -441,7 +445,7 @@ def embedding(
       dimension: the length of a row.
       name: the name of the table.
       stddev: the standard deviation of initial values, from a normal distribution that is cut off
-        at two standard deviations; None for `dimension ** -0.5`.
+        at two standard deviations; None means `dimension ** -0.5`.
       initializer: the initializer of the table, which replaces `stddev`; None for a normal
         distribution.
 

@@ -49,7 +49,7 @@ def _register_gradients() -> None:
 
 
 def _cast_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Return the upstream gradient in float32, without a cast."""
+    """Return the float32 gradient of the rows as it is, without a cast to 16 bits."""
     del op
     return upstream
 
@@ -71,7 +71,7 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
       indices: the indices of N different rows.
 
     Returns:
-      The op that changes the rows.
+      The op that subtracts the change from the rows of the table.
     """
     if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
@@ -86,7 +86,8 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
 def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Round numbers at random to one of the two nearest bfloat16 values, without bias.
 
-    Rounding to the nearest value would lose changes below half of the distance of two values.
+    Rounding to the nearest value would lose changes below half of the distance between neighbouring
+    values of bfloat16.
 
     Args:
       values: float32 of any shape.

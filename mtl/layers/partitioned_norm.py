@@ -25,26 +25,26 @@ def normalise(
 ) -> tf.Tensor:
     """Normalise each row by the moments of the row's group.
 
+    A row x of group n becomes
     `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
     al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the moments of the group's rows in
     the batch, over all synchronous replicas, with the unbiased variance. A group of r < 16 rows
     uses a mixture of the group's moments and the moments of all rows of the batch:
     `w m_group + (1 - w) m_all` with `w = (r - 1) / 15`. For a single row, whose variance is
-    undefined, w is 0.
+    undefined, the weight w of the group's moments is 0.
 
     Evaluation, and training with frozen averages, use moving averages [N, D] of each group's
     moments in training. The first batch with a row of a group sets the group's averages; later,
     UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
-    not change the group's averages. All batches with a row of the group have the same weight.
-    Batches with few rows of a group are safe, because their moments come mostly from all rows of
-    the batch. If batches were weighted by rows, the averages of a rare group would lag behind for
-    thousands of steps.
+    not change the group's averages; all other batches have the same weight. Batches with few rows
+    of a group are safe, because their moments come mostly from all rows of the batch. If batches
+    were weighted by rows, averages of a rare group would lag for thousands of steps.
 
     Args:
       inputs: [B, D].
       groups: the group of each row, one-hot [B, N].
       name: the scope of the variables.
-      training: True uses the moments of the batch.
+      training: True normalises by the moments of the batch, False by the moving averages.
       momentum: the decay rate of the moving averages, in [0, 1].
       epsilon: added to the variance.
 

@@ -31,22 +31,23 @@ class Precision:
 
     P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740. Activations and
     weights have 16 bits in matrix products. Variables, gradients, optimizer state, checkpoints,
-    columns, normalisations, heads, losses, balancing and the update have 32 bits. Evaluation,
-    prediction and exports compute in float32, so the served model has the same metrics on any
-    device.
+    columns, normalisations, heads, losses, balancing and the update of the weights stay in 32 bits.
+    Evaluation, prediction and exports compute in float32, so the served model has the same metrics
+    on any device.
 
-    In float16, small gradients would vanish. The paper multiplies the loss by a scale. Here a
-    gradient is multiplied by the loss scale when it enters the network, and divided by the scale
-    when it leaves the network, at every variable and input. So code outside of the network gets
-    unscaled gradients.
+    In float16, small gradients would vanish. The paper multiplies the loss by a loss scale, which
+    keeps small gradients from vanishing. Here a gradient is multiplied by the loss scale when it
+    enters the network, and divided by the scale when it leaves the network, at every variable and
+    input. So code outside of the network, such as balancing, gets gradients without the loss scale.
 
     If the losses of a step are finite, but a gradient is NaN or infinite, the step changes no
-    variable and halves the scale. After `growth_steps` finite steps in a row, the scale doubles.
-    With a scale of 1, or if losses are not finite, `Update.if_not_finite` applies instead. The
-    scale is saved with the model.
+    variable and halves the scale. The loss scale doubles after `growth_steps` steps with finite
+    losses and gradients since its last change. If the loss scale is already 1, or if the losses
+    themselves are not finite, `Update.if_not_finite` determines what the step does. The loss scale
+    is saved with the model.
 
-    XLA compiles as many ops of the network as possible. Columns, with strings and embedding tables,
-    and ops that XLA does not support run without XLA.
+    XLA compiles as many ops of the network as possible. The columns, which read strings and
+    embedding tables, and ops that XLA does not support run without XLA.
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
@@ -102,7 +103,7 @@ def run_network(
       training: False computes in float32, as in evaluation.
 
     Returns:
-      {task: float32}, with the shared outputs of the network.
+      The towers in float32, {task: tower}, with the shared outputs of the network.
     """
     step = _STEP.get() if training else None
     if step is None:
@@ -119,14 +120,16 @@ def run_network(
 
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Share the output of a layer between the rest of the network and a surgery.
+    """Return the output of shared layers for the next layers, and for a surgery of gradients.
 
     Args:
       hidden: the output of shared layers, of any shape.
 
     Returns:
-      The output in the precision of the network, for the next layers, and a float32 copy for
-      `Towers.shared`. The next layers depend on the copy. Gradients by the copy have no loss scale.
+      Two tensors: the output in the precision of the network, for the next layers, and a float32
+      copy for `Towers.shared`. The output for the next layers is a cast of the copy, so gradients
+      of these layers pass through the copy. Gradients with respect to the copy are not multiplied
+      by the loss scale.
     """
     step = _STEP.get()
     if step is None:
@@ -149,10 +152,10 @@ def current_loss_scale() -> LossScale | None:
 
 
 class LossScale:
-    """The dynamic loss scale of float16, the factor of gradients within the network.
+    """The dynamic loss scale of float16, which multiplies gradients within the network.
 
     Attributes:
-      value: the factor of this step, a float32 scalar.
+      value: the loss scale of this step, a float32 scalar.
     """
 
     def __init__(self, initial: float, growth_steps: int):
@@ -163,15 +166,15 @@ class LossScale:
         self.value = self._variable.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Check whether the scale is too large, and add UPDATE_OPS that set the next scale.
+        """Check whether the loss scale is too large; add UPDATE_OPS that set the next loss scale.
 
         Args:
           losses_are_finite: True if all losses of the step are finite, a bool scalar.
           all_is_finite: True if all losses and gradients of the step are finite, a bool scalar.
 
         Returns:
-          A bool scalar, True if the step must not change variables. A scale of 1 is never too
-          large.
+          A bool scalar, True if the step must not change variables. A loss scale of 1 never counts
+          as too large.
         """
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         finite_steps = self._finite_steps.read_value() + tf.cast(all_is_finite, tf.int64)

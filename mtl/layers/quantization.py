@@ -32,17 +32,17 @@ class Quantizer(Protocol):
     """Rounds values to a few levels, with a straight-through gradient."""
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape; `bound` is their largest magnitude and broadcasts."""
+        """Quantise values of any shape; `bound`, their largest magnitude, broadcasts to them."""
 
 
 @checks.dataclass
 class Uniform:
     """Rounds values to evenly spaced levels between -bound and bound.
 
-    The result is `bound / n * round(n * clip(x / bound, -1, 1))`, `n = 2^(bits - 1) - 1`. B. Jacob
-    et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-    Inference", 2018, arXiv:1712.05877, in the symmetric form, with a bound for each output unit of
-    weights.
+    A number x becomes `bound / n * round(n * clip(x / bound, -1, 1))`, with `n = 2^(bits - 1) - 1`.
+    B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", 2018, arXiv:1712.05877, in the symmetric form, with a bound
+    for each output unit of weights.
 
     Attributes:
       bits: the number of bits, from 2 to 16; 2 bits mean three levels.
@@ -63,10 +63,10 @@ class Uniform:
 class Binary:
     """Quantises values to two levels, `a sign(x)`.
 
-    The gradient of x is a if |x| is at most 1, else 0. M. Courbariaux et al., "Binarized Neural
-    Networks", 2016, arXiv:1602.02830. With `scaled`, the scale a is the mean of |x| over all axes
-    except the last, as for the weights of M. Rastegari et al., "XNOR-Net", 2016, arXiv:1603.05279.
-    The scale a gets no gradient.
+    The derivative of the result with respect to x is the scale a if |x| is at most 1, and 0
+    otherwise. M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. If
+    `scaled` is True, the scale a is the mean of |x| over all axes except the last, as in XNOR-Net
+    (M. Rastegari et al., 2016, arXiv:1603.05279). The scale a gets no gradient.
 
     Attributes:
       scaled: True for weights; False sets the scale a to 1, for activations.
@@ -89,12 +89,13 @@ class Ternary:
     """Quantises values to three levels, `a t(x)` with t(x) in {-1, 0, 1}.
 
     t(x) is 0 if `|x| <= threshold mean|x|`, else the sign of x; the scale a is the mean of |x| over
-    all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Means
-    are over all axes except the last; in the paper, over the whole kernel. The gradient of t(x) is
-    1, and a gets no gradient.
+    all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. The
+    means of |x| are over all axes except the last; in the paper, over the whole kernel. The
+    derivative of t(x) with respect to x is set to 1, and the scale a gets no gradient.
 
     Attributes:
-      threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.
+      threshold: the factor of the mean of |x|, above 0, up to which numbers become 0; the paper's
+        0.7 is nearly optimal for normally distributed weights.
     """
 
     threshold: checks.Positive = 0.7
@@ -116,7 +117,8 @@ class Quantization:
 
     In training, the bound of activations is the largest magnitude in the batch, and
     `<layer>/input_bound` stores the moving average of bounds. In evaluation and prediction, the
-    bound is this average, so a prediction does not depend on other rows of the batch.
+    bound is the moving average of earlier bounds, so a prediction does not depend on other rows of
+    the batch.
 
     Attributes:
       weights: {pattern of variables: quantizer}. A quantised embedding table gets a dense gradient,
@@ -140,7 +142,7 @@ class Quantization:
 
     @property
     def is_entrywise(self) -> bool:
-        """True for the default settings, without any quantizer."""
+        """True if no value is quantised, as with the default settings."""
         return self == Quantization()
 
     @contextlib.contextmanager
@@ -208,7 +210,7 @@ class _Scope(layer_hooks.LayerHook):
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return the largest magnitude in a training batch, or the moving average; a scalar."""
+    """Return the largest magnitude in training, and its moving average otherwise; a scalar."""
     average = tf1.get_variable(
         "input_bound",
         [],
@@ -233,6 +235,6 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduce all axes except the last, the axis of units; a vector is reduced to [1]."""
+    """Reduce all axes except the last, which holds the units; a vector is reduced to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)

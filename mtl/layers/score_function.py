@@ -19,9 +19,10 @@ def reinforce(
 ) -> tf.Tensor:
     """Return the costs, with an unbiased gradient of the expected cost.
 
-    The gradient is `(cost - baseline) d log p + d cost`, in which `cost - baseline` is a constant.
-    R. J. Williams, "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second
-    derivatives are biased, unlike second derivatives of `magic_box`.
+    The gradient of the result is `(cost - baseline) d log p + d cost`, with the log probability log
+    p and the constant `cost - baseline`. R. J. Williams, "Simple Statistical Gradient-Following
+    Algorithms" (REINFORCE), 1992. Second derivatives are biased, unlike second derivatives of
+    `magic_box`.
 
     Args:
       log_probabilities: the log probabilities of the draws, [...]; for a row with several draws,
@@ -39,11 +40,13 @@ def reinforce(
 
 
 def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
-    """Return 1, with the derivatives of all orders for unbiased estimates.
+    """Return 1, with a gradient that makes estimates of derivatives of any order unbiased.
 
-    The value is `exp(x - stop(x))`. Multiply a cost by the magic box of all draws on which the cost
-    depends. To use a baseline b of a draw, add `(1 - box) b`, whose value is 0. J. Foerster et al.,
-    "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018, arXiv:1802.05098.
+    The result is `exp(x - stop(x))` for the log probabilities x; `stop` stops the gradient.
+    Multiply a cost by the magic box of all draws on which the cost depends. To use a baseline b for
+    a draw, add `(1 - box) b` to the loss; this term has the value 0, and changes only the gradient.
+    J. Foerster et al., "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018,
+    arXiv:1802.05098.
 
     Args:
       log_probabilities: x, the log probabilities of the draws, [...]; for a row with several draws,

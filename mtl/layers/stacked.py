@@ -53,7 +53,8 @@ def dense(
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Stack tensors, or return the tensor from which they were unstacked.
 
-    The original tensor saves an op with T inputs, which an export would process for each signature.
+    Using the tensor from which the parts were unstacked saves an op with T inputs, which an export
+    would process for each signature.
 
     Args:
       parts: T tensors of the same shape, [B, ...].

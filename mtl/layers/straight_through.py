@@ -5,9 +5,9 @@ y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1,
 w = straight_through.let_through(w, mask)                          # gradient only if the mask is 1
 
 Y. Bengio, N. Leonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons
-for Conditional Computation", 2013, arXiv:1308.3432. The usual form, `g(x) + stop(f(x) - g(x))`,
-equals f(x) except for rounding errors. The form here, `stop(f(x)) + (g(x) - stop(g(x)))`, equals
-f(x) exactly.
+for Conditional Computation", 2013, arXiv:1308.3432. The usual form for the values of f with the
+gradient of g is `g(x) + stop(f(x) - g(x))`, which equals f(x) except for rounding errors. The form
+of this module, `stop(f(x)) + (g(x) - stop(g(x)))`, equals f(x) exactly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def replace_gradient(forward: Function, backward: Function) -> Function:
     """Combine the values of a function with the gradient of another function.
 
     Args:
-      forward: the function with the values.
-      backward: the function with the gradient; both functions must return the same shape.
+      forward: the function that computes the values.
+      backward: the function whose gradient is used; both functions must return the same shape.
 
     Returns:
       A function of a tensor, with the value of `forward` and the gradient of `backward`.
@@ -68,7 +68,7 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
       threshold: the largest |x| with the result 0; a shape that broadcasts to x.
 
     Returns:
-      -1, 0 or 1, in the shape of x.
+      The signs -1, 0 or 1, in the shape of x.
     """
     return replace_gradient(
         lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
@@ -78,12 +78,13 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
     """Round numbers to the nearest of `2^bits - 1` evenly spaced values, including 0.
 
-    The gradient of x is 1 if |x| is at most the bound, else 0. The bound gets no gradient.
+    The derivative of the result with respect to x is 1 if |x| is at most the bound, and 0
+    otherwise. The bound gets no gradient.
 
     Args:
       x: any shape.
       bits: at least 2.
-      bound: the largest value; the smallest value is -bound.
+      bound: the largest value after rounding; the smallest value is -bound.
 
     Returns:
       The same shape.
@@ -102,7 +103,8 @@ def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
     Args:
       x: any shape.
-      mask: True or 1 for entries with a gradient; its shape broadcasts to x.
+      mask: True or 1 for the entries of x that get a gradient; the shape of the mask broadcasts to
+        x.
 
     Returns:
       The same shape.

@@ -22,6 +22,7 @@ _SHARED = "shared"
 class AdaTT(types.Network):
     """Adaptive task-to-task fusion: each task has experts, and weighs all tasks' experts.
 
+    At level l, task t gets
     `h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e]`. D. Li
     et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in Recommendations",
     KDD 2023, arXiv:2304.04959. At each level, every task has native experts f. The gate g of a task
@@ -35,8 +36,8 @@ class AdaTT(types.Network):
         `level_<l>/shared/expert_<i>`.
       num_native: the number of experts of a task at each level, at least 1.
       num_shared: the number of shared experts at each level; 0 for none.
-      tower: the trunk on each task's h of the last level; variables in `tower_<task>`. With None,
-        the head reads h.
+      tower: the trunk on each task's output h of the last level; variables in `tower_<task>`.
+        Without a tower (None), the head reads the output h.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
@@ -81,7 +82,7 @@ class AdaTT(types.Network):
     def _fuse_experts(
         self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
-        """Add the mixture of all groups' experts and the mixture of native experts: [B, H]."""
+        """Add the mixture of all groups' experts and the mixture of the group's experts: [B, H]."""
         mixture = expert_groups.mix_experts(
             self.gate, group, inputs, experts, list(experts), training
         )

@@ -37,14 +37,16 @@ class Piggyback(types.Network):
     r[t]. A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to
     Mask Weights", ECCV 2018, arXiv:1801.06519. Training changes only the scores, and the towers and
     heads of added tasks, so the predictions of old tasks stay bit-identical. The scores get the
-    gradient of the mask unchanged (straight-through). A mask takes one bit for each weight. A run
-    needs a warm start from a run of the old tasks.
+    gradient of the mask unchanged (straight-through). A mask needs only one bit for each weight,
+    but checkpoints store the scores, which are floats. A run needs a warm start from a run of the
+    old tasks.
 
     Attributes:
       network: the network, which is built for all old tasks, and again for each added task.
       added: the added tasks, which mask weights; at least one task must be an old task.
-      kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default, these are
-        all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.
+      kernels: patterns of the kernels to which masks are applied (see `mtl.variables.patterns`). By
+        default, the patterns match all kernels of the network except in towers. The scores are
+        `<kernel>_mask_<task>`.
       start: the initial value of all scores, above `threshold`.
       threshold: an added task uses the weights with scores above this number.
     """
@@ -66,14 +68,14 @@ class Piggyback(types.Network):
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by the columns, and by the heads of old tasks.
+        """Extend the settings `Freezing` of a run by the columns and the heads of old tasks.
 
         Args:
-          freezing: the settings of the run.
+          freezing: the settings of the run that name the frozen variables.
 
         Returns:
-          A copy that also freezes all variables outside of the network, except the heads of added
-          tasks, and sets `batch_norm` to "inference".
+          A copy of `freezing` that also freezes all variables outside of the network, except the
+          heads of added tasks, and sets `batch_norm` to "inference".
         """
         return _freeze_others(freezing, self.added)
 
@@ -121,11 +123,11 @@ class PackNet(types.Network):
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
-    the free weights, and `Pruning` frees some of these weights again, for later tasks. The
-    remaining weights belong to the task, and never change again, so the predictions of old tasks
-    stay bit-identical. A task uses only its weights and the weights of earlier tasks; all others
-    are 0. From the second task on, a run needs a warm start from the previous run, and also freezes
-    all other variables that old tasks use, such as biases and norms.
+    the free weights, and `Pruning` frees some of these weights again, for later tasks. The weights
+    that remain belong to the task, and never change again, so the predictions of old tasks stay
+    bit-identical. A task uses only its weights and the weights of earlier tasks; all others are 0.
+    From the second task on, a run needs a warm start from the previous run, and also freezes all
+    other variables that old tasks use, such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
     value in each run. Entries above 0 in the mask `<kernel>_of_<task>` mark the weights of a task.
@@ -133,10 +135,11 @@ class PackNet(types.Network):
 
     Attributes:
       network: the network, which is built once for each task.
-      order: all tasks, in the order of their runs; the run trains the last task.
+      order: all tasks, in the order in which runs add the tasks; this run trains the last task of
+        the list.
       kernels: patterns of the kernels whose weights are divided among tasks (see
-        `mtl.variables.patterns`). By default, these are all kernels of the network except in
-        towers.
+        `mtl.variables.patterns`). By default, the patterns match all kernels of the network except
+        in towers.
     """
 
     network: types.Network
@@ -152,16 +155,17 @@ class PackNet(types.Network):
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Extend the `Freezing` of a run by all variables that old tasks use.
+        """Extend the settings `Freezing` of a run by all variables that old tasks use.
 
         Args:
-          freezing: the settings of the run.
+          freezing: the settings of the run that name the frozen variables.
 
         Returns:
-          The same settings if `order` has a single task. Otherwise, a copy that also freezes the
-          weights of old tasks in `kernels`, and all variables outside of the network except the
-          head of the last task, and sets `batch_norm` to "inference". Patterns in
-          `freezing.entries` take precedence over equal patterns in `kernels`.
+          The unchanged settings if `order` has a single task. With several tasks in `order`, a copy
+          of the settings that also freezes the weights of old tasks in `kernels`, and all variables
+          outside of the network except the head of the last task, and sets `batch_norm` to
+          "inference". Patterns in `freezing.entries` take precedence over equal patterns in
+          `kernels`.
         """
         if not self.starts_from_run:
             return freezing
@@ -171,7 +175,7 @@ class PackNet(types.Network):
         return dataclasses.replace(frozen, entries=entries)
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail if the previous run left no free weights for the added task.
+        """Fail if the previous run left no weights free for the task that this run adds.
 
         Args:
           names: the names of all variables of the run.
@@ -212,7 +216,7 @@ class PackNet(types.Network):
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
-        """Return a function that computes the kernel for the last of `tasks`."""
+        """Return a function that computes the kernel that the last task of `tasks` uses."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
             mask_settings = {
@@ -287,7 +291,7 @@ def _run_for(
     view: View,
     stage: views.Stage,
 ) -> types.Tensors:
-    """Run the network of a part for one task, with the kernels that `view` returns.
+    """Run the network of Piggyback or PackNet for one task, with kernels from `view`.
 
     Raises:
       UserError: the part's patterns match no kernel, or a variable has another shape for one task

@@ -27,10 +27,11 @@ class AutoInt:
       num_layers: the number of attention layers, at least 1; variables in `layer_<l>`.
       num_heads: the number of attention heads in each layer, at least 1.
       units: the width of each head.
-      dimension: the width of a column before the first layer. Columns of other widths are projected
-        (`fields.stack_fields`). None requires columns of equal width.
+      dimension: the width of a column before the first layer. A matrix projects columns of other
+        widths to `dimension` (see `fields.stack_fields`). Without a dimension (None), all columns
+        must have equal width.
       dropout: the share of attention weights that are zeroed in training, in [0, 1).
-      residual: True adds the residual term W[l] e[l-1].
+      residual: True adds the residual term W[l] e[l-1] to the output of the attention.
       trainable: False freezes all variables of the trunk.
     """
 

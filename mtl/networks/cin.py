@@ -26,8 +26,8 @@ class CIN:
 
     Attributes:
       layers: the number of feature maps in each layer, at least one; variables in `hidden_<l>`.
-      dimension: the width of x[0]; columns of other widths are projected (`fields.stack_fields`).
-        None requires columns of equal width.
+      dimension: the width of the vectors in x[0]; a matrix projects columns of other widths (see
+        `fields.stack_fields`). Without a dimension (None), all columns must have equal width.
       activation: a name in `mtl.layers.ACTIVATIONS`; the paper found "linear" to be best.
       split_half: True sends half of a layer's maps to the next layer and half to the output, as in
         the authors' code. The last layer always outputs all of its maps.

@@ -31,12 +31,13 @@ class Codes:
     """Vector quantisation as in VQ-VAE: replaces a trunk's output by the nearest code.
 
     The output is the code `q = e[k]`, `k = argmin_k |z - e[k]|`, for `z = trunk(x)`. The gradient
-    of q passes to z unchanged. A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete
-    Representation Learning" (VQ-VAE), 2017, arXiv:1711.00937. There are two auxiliary losses:
-    "codebook", `|stop(z) - e[k]|^2`, trains only the codes, and "commitment", `|z - stop(e[k])|^2`,
-    trains only the trunk. These auxiliary losses are sums over the values of a vector. Balancing
-    treats auxiliary losses like the losses of tasks. As in the paper, gradients train the codes;
-    moving averages would differ between slices and replicas.
+    with respect to the code q is passed unchanged to the trunk's output z. A. van den Oord, O.
+    Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE), 2017,
+    arXiv:1711.00937. There are two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`, trains only
+    the codes, and "commitment", `|z - stop(e[k])|^2`, trains only the trunk. Each of the two
+    auxiliary losses is a sum over the values of a vector. Balancing treats auxiliary losses like
+    the losses of tasks. As in the paper, gradients train the codes; moving averages would differ
+    between slices and replicas.
 
     The vector z is split into groups of equal size, and each group has separate codes, so q has
     `num_codes ^ num_groups` possible values. A code that is never the nearest code gets no gradient
@@ -45,9 +46,9 @@ class Codes:
     groups.
 
     Attributes:
-      trunk: computes z; variables in `coded`.
-      num_codes: the number of codes of each group, at least 2. Variable `codes` [num_groups
-        num_codes, H / num_groups].
+      trunk: computes the vector z, which codes replace; variables in `coded`.
+      num_codes: the number of codes of each group, at least 2. The variable `codes`, [num_groups
+        num_codes, H / num_groups], holds the codes of all groups.
       num_groups: the number of groups, which must divide the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
       shows_codes: True adds the indices of the codes to the predictions, as `<scope>/code_id` [B,
@@ -62,7 +63,7 @@ class Codes:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The auxiliary losses that train codes and trunk, {name: weight}."""
+        """The weights of the auxiliary losses of the codes and the trunk, {name: weight}."""
         return {_CODEBOOK: 1.0, _COMMITMENT: self.commitment}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
@@ -107,14 +108,15 @@ class Categories:
     """Categorical latent variables on a trunk, drawn by Gumbel-softmax in training.
 
     The output is the concatenation of one-hot vectors c,
-    `c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i]))`. Training draws each c by
+    `c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i]))`. Training draws each one-hot vector c by
     `layers.gumbel_softmax`, with straight-through gradients. Evaluation and prediction use the most
     likely class. E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax",
     2017, arXiv:1611.01144.
 
     Attributes:
-      trunk: computes the inputs of W; variables in `categorised`. W and b are in `logits`.
-      num_variables: the number of variables c, at least 1.
+      trunk: computes the vector that the linear layer with W and b reads; variables in
+        `categorised`. The variables of the linear layer, W and b, are in `logits`.
+      num_variables: the number of categorical variables c, at least 1.
       num_classes: the number of classes of each variable, at least 2.
       temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
         near 0, the softmax is close to one-hot, but gradients are large.
@@ -157,7 +159,7 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
       num_groups: G.
 
     Returns:
-      The index of the code within its group, int64 [B, G].
+      The index of the nearest code among the codes of the same group, int64 [B, G].
     """
     groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
     codes_by_group = tf.reshape(

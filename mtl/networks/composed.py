@@ -21,7 +21,7 @@ class Parallel:
     """Runs several trunks on the same columns, and concatenates their outputs.
 
     Attributes:
-      trunks: the trunks; variables in `parallel_<i>`.
+      trunks: the trunks that read the same columns; variables in `parallel_<i>`.
     """
 
     trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]

@@ -29,7 +29,7 @@ class Convnet:
       padding: "same" keeps height and width; "valid" reduces both by `size - 1`, because the kernel
         stays inside the image.
       pool: the factor by which each block's max-pooling divides height and width, rounding up. With
-        1, there is no pooling.
+        `pool = 1`, there is no pooling.
       layers: the number of units of each fully connected layer; [] for none.
       activation: a name in `mtl.layers.ACTIVATIONS`.
       dropout: the share of units of dense layers that are zeroed in training, in [0, 1).

@@ -22,20 +22,22 @@ class Cross:
 
     `x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l]`, with an elementwise product. R. Wang et al., "DCN
     V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems",
-    WWW 2021, arXiv:2008.13535. If `rank` is set, W = U V. With several experts,
+    WWW 2021, arXiv:2008.13535. If `rank` is set, each matrix W is the product U V of two smaller
+    matrices. With several experts,
     `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`; act is tanh,
     and g a softmax of a linear map.
 
-    `gated` multiplies the product with x[0] by `sigmoid(G[l] x[l])`: the gated cross of F. Wang et
-    al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM 2023,
-    arXiv:2311.04635.
+    If `gated` is True, a layer multiplies its product with x[0] by `sigmoid(G[l] x[l])`, as in the
+    gated cross network (F. Wang et al., "Towards Deeper, Lighter and Interpretable Cross Network
+    for CTR Prediction", CIKM 2023, arXiv:2311.04635).
 
     Attributes:
       num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
-      rank: the rank of W, at least 1; None for a full matrix.
-      num_experts: the number of experts that a gate mixes; for more than 1, set `rank`. A single
-        expert is a plain W, without act and C.
-      gated: True adds the gate G, which needs `num_experts = 1`.
+      rank: the rank of the matrices W, at least 1; None for matrices of full rank.
+      num_experts: the number of experts that a gate mixes; for more than 1, set `rank`. With a
+        single expert, a layer is a linear map by W, without the activation act and the matrices C.
+      gated: True multiplies each product by a sigmoid gate with the matrix G; needs
+        `num_experts = 1`.
       trainable: False freezes all variables of the trunk.
     """
 

@@ -26,13 +26,14 @@ class CrossStitch(types.Network):
 
     `h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s])` for the stages l and the tasks t and s. I.
     Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
-    CVPR 2016, arXiv:1604.03539. As in the paper, the initial weight of the task's own stage is the
-    largest, `own`; the stages of all other tasks have equal initial weights with the sum `1 - own`.
+    CVPR 2016, arXiv:1604.03539. The initial weight of the task's own stage is `own`, the largest
+    weight as in the paper; the stages of all other tasks have equal initial weights with the sum
+    `1 - own`.
 
     Attributes:
       stages: a trunk for each stage, in order. Each stage is built once for each task; variables in
-        `stage_<l>/task_<task>`. The weights a of a stage are in `stitch_<l>`.
-      own: the initial weight of a task's own stage, in (0, 1].
+        `stage_<l>/task_<task>`. The mixing weights a of stage l are in the variable `stitch_<l>`.
+      own: the initial weight of the output of a task's own stage, in (0, 1].
       per_unit: True learns a weight for each unit, as in the paper. False learns a single weight
         for each pair of tasks.
     """
@@ -44,7 +45,7 @@ class CrossStitch(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        `Towers.shared` holds the inputs of the last stitch.
+        `Towers.shared` holds the outputs of the last stage before they are mixed.
         """
         stage_inputs: types.Tensors | list[tf.Tensor] = inputs
         for level, stage in enumerate(self.stages):
@@ -74,16 +75,18 @@ class Sluice(types.Network):
     2019, arXiv:1705.08142. The units of each stage are split into g subspaces for each of T tasks,
     and a [T g, T g] matrix mixes all subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; the
     initial b is 1 for the last stage, and 0 for other stages. A penalty in REGULARIZATION_LOSSES
-    makes the subspaces of a task orthogonal: `orthogonality * sum |G_i' G_j|^2` over pairs. In the
-    paper, the matrices G are weights. Here a stage may be any trunk, so the matrices G are the
-    outputs of the subspaces in the batch, centred and divided by the square root of the batch size.
+    makes the subspaces of a task orthogonal: `orthogonality * sum |G_i' G_j|^2` over all pairs of
+    subspaces i and j. In the paper, the matrix G_i holds the weights of subspace i. Here a stage
+    may be any trunk, so G_i holds the outputs of subspace i in the batch, centred and divided by
+    the square root of the batch size.
 
     Attributes:
       stages: a trunk for each stage, in order, with equal numbers of units. Each stage is built
         once for each task. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
-      num_subspaces: g, at least 1, which must divide the number of units.
-      own: the initial weight of a subspace in its mixture, in (0, 1].
-      orthogonality: the factor of the penalty, at least 0.
+      num_subspaces: the number g of subspaces of a task, at least 1, which must divide the number
+        of units.
+      own: the initial weight of a subspace in its own mixture, in (0, 1].
+      orthogonality: the factor of the penalty that makes subspaces orthogonal, at least 0.
     """
 
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -94,7 +97,7 @@ class Sluice(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        `Towers.shared` holds the inputs of the last stitch.
+        `Towers.shared` holds the outputs of the last stage before they are mixed.
 
         Raises:
           UserError: the stages have different numbers of units, or `num_subspaces` does not divide
@@ -133,7 +136,7 @@ class Sluice(types.Network):
         return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
 
     def _penalise_overlap(self, means: types.Tensors) -> tf.Tensor:
-        """Compute the penalty from the first and second moments of the subspaces, a scalar."""
+        """Compute the penalty, a scalar, from the first and second moments of the subspaces."""
         covariances = means["products"] - _multiply_pairs(means["values"], self.num_subspaces)
         return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
 
@@ -147,7 +150,7 @@ class Sluice(types.Network):
 
 
 def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tensor]:
-    """Compute the means of subspaces, and of products within a task, [B, T g, K], in float64."""
+    """Compute means over rows of [B, T g, K], in float64: of units, and of products in a task."""
     values = tf.cast(parts, tf.float32)
     means = tf.reduce_mean(values, axis=0)
     deviations = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])
@@ -171,7 +174,7 @@ def _choose_pairs(num_subspaces: int) -> np.ndarray:
 
 
 def _split_shape(parts: tf.Tensor, num_subspaces: int) -> list[int]:
-    """Return T, g and K of a tensor [..., T g, K]."""
+    """Return the sizes T, g and K of a tensor [..., T g, K]."""
     count, units = parts.shape[-2:]
     return [count // num_subspaces, num_subspaces, units]
 

@@ -27,12 +27,13 @@ class FiBiNET:
     each vector: `relu(B relu(A mean(v)))`.
 
     Attributes:
-      dimension: the width of v; columns of other widths are projected (`fields.stack_fields`). None
-        requires columns of equal width.
+      dimension: the width of the vectors v; a matrix projects columns of other widths (see
+        `fields.stack_fields`). Without a dimension (None), all columns must have equal width.
       reduction: the number of columns divided by the hidden units of the squeeze-and-excitation
         network.
-      bilinear: the number of matrices W. "all" has a single W, "each" has a W for each i, and
-        "interaction" has a W for each pair.
+      bilinear: how many matrices W the bilinear products have. Under "all", there is a single
+        matrix W, under "each" a matrix for each column i, and under "interaction" a matrix for each
+        pair.
       trainable: False freezes all variables of the trunk.
     """
 
@@ -63,7 +64,7 @@ class FiBiNET:
         return field_vectors * weights[..., tf.newaxis]
 
     def _multiply_pairs(self, field_vectors: tf.Tensor, name: str) -> tf.Tensor:
-        """Compute (v[i] W) * v[j] for all pairs, [B, F, D] -> [B, F (F - 1) / 2, D]."""
+        """Compute (v[i] W) * v[j] for all pairs of vectors, [B, F, D] -> [B, F (F - 1) / 2, D]."""
         count, width = field_vectors.shape[1:]
         pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
         left, right = (

@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 def check_dimension(where: str, dimension: int | None) -> None:
-    """Check the width of projected fields.
+    """Check a setting that holds the width of projected fields.
 
     Args:
-      where: the name of the setting, for errors.
-      dimension: the width; None is always right.
+      where: the name of the setting, used in error messages.
+      dimension: the value of the setting: a width, or None, which is always valid.
 
     Raises:
       UserError: the width is not a whole number of at least 1.
@@ -35,7 +35,7 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
     """Check a setting that selects columns by name.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       patterns: names of columns, in which `*` matches any text.
 
     Raises:
@@ -51,7 +51,7 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
     """Select the columns that match any of the patterns.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       patterns: names of columns, in which `*` matches any text.
       inputs: {column: a value of any kind}.
 
@@ -78,10 +78,11 @@ def stack_fields(
     """Stack F columns as vectors of equal width, in the order of the inputs.
 
     If the width of a column differs from `dimension`, a matrix `field_<column>/projection/kernel`
-    projects the column. So a column of width 1 scales a vector, as in factorisation machines.
+    projects the column. So the value of a column of width 1 scales a learned vector, as in
+    factorisation machines.
 
     Args:
-      kind: the trunk that reads the fields, for errors.
+      kind: the class of the trunk that reads the fields, used in error messages.
       inputs: columns that are vectors, {column: [B, D]}.
       dimension: the width of a field; None requires columns of equal width.
       training: True in a training step.
@@ -116,8 +117,8 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
     """Check that a column holds vectors.
 
     Args:
-      kind: the trunk that reads the column, for errors.
-      column: the name of the column, for errors.
+      kind: the class of the trunk that reads the column, used in error messages.
+      column: the name of the column, used in error messages.
       value: the encoded column.
 
     Raises:

@@ -20,11 +20,12 @@ from mtl.variables import freezing
 class FinalMLP:
     """Two trunks on differently gated inputs, and a bilinear product of both outputs.
 
-    `h = [o1, o2, o1[k]' W[k] o2[k] for each head k]`, `o = stream(2 sigmoid(gate(context)) * x)`.
-    K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
-    arXiv:2304.00902. o[k] is the k-th part of a stream's output. In the paper, the logit is
-    `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head sums these terms, and also
-    learns a weight for each product.
+    With the outputs o1 and o2 of two streams, `h = [o1, o2, o1[k]' W[k] o2[k] for each head k]`;
+    each output is `o = stream(2 sigmoid(gate(context)) * x)`. K. Mao et al., "FinalMLP: An Enhanced
+    Two-Stream MLP Model for CTR Prediction", AAAI 2023, arXiv:2304.00902. o[k] is the k-th part of
+    a stream's output. In the paper, the logit is `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`.
+    Here a linear head sums the terms of the logit, and also learns a weight for each bilinear
+    product.
 
     Attributes:
       streams: two trunks on the gated columns; variables in `stream_<i>`.
@@ -72,7 +73,7 @@ class FinalMLP:
             return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
 
     def _gate_inputs(self, vectors: tf.Tensor, context: types.Tensors) -> tf.Tensor:
-        """Compute the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
+        """Compute the weights of a stream's inputs, [B, D] or [1, D] in (0, 1)."""
         if context:
             gate_inputs = trunk.join_columns("FinalMLP", context)
         else:

@@ -18,15 +18,17 @@ from mtl.variables import freezing
 class FM:
     """A factorisation machine: the columns, and the sum of products of all pairs of columns.
 
-    `h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]` for the columns x, and v of equal width. S.
-    Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. With a
-    linear head, the trunk is a factorisation machine: the head's weights on x are the linear terms.
-    In the paper, each element of v[i] * v[j] has weight 1; here the head learns the weights.
+    `h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]` for the columns x, which are also stacked as
+    vectors v of equal width. S. Rendle, "Factorization Machines", ICDM 2010,
+    https://doi.org/10.1109/ICDM.2010.127. With a linear head, the trunk is a factorisation machine:
+    the weights of the head for the columns x are its linear terms. In the paper, each element of
+    the sum of products has weight 1; here the head learns a weight for each element.
 
     Attributes:
-      dimension: the width of v; columns of other widths are projected (`fields.stack_fields`). None
-        requires columns of equal width.
-      linear: True adds x to the output.
+      dimension: the width of the vectors v; a matrix projects columns of other widths (see
+        `fields.stack_fields`). Without a dimension (None), all columns must have equal width.
+      linear: True puts the columns x before the products in the output; False returns only the
+        products.
       trainable: False freezes all variables of the trunk.
     """
 

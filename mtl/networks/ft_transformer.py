@@ -110,11 +110,12 @@ class FTTransformer:
           rows: [B T, dimension].
           count: T.
           has_norm: True applies layer norm to the tokens first.
-          is_last: True if only the first token attends.
+          is_last: True in the last block, in which only the first token attends.
           training: True in a training step.
 
         Returns:
-          [B T, dimension], or [B, dimension] if `is_last`.
+          The new tokens, [B T, dimension], or only the first token of each example, [B, dimension],
+          if `is_last`.
         """
         normal_rows = layers.layer_norm(rows, "attention_norm") if has_norm else rows
         projections = layers.dense(normal_rows, 3 * self.dimension, "attention/query_key_value")

@@ -34,13 +34,14 @@ class Softmax:
     """A softmax gate as in the papers of MMoE and PLE, `softmax(W x / temperature)`.
 
     Attributes:
-      layers: units of hidden layers before W, with ReLU; by default, there are no hidden layers.
+      layers: the numbers of units of hidden ReLU layers in a gate; by default, a gate has no hidden
+        layers.
       temperature: a number above 0; a value below 1 makes the largest weight larger.
       dropout: the share of experts that a training step drops for each example, in [0, 1). The
-        remaining weights are divided by their sum. If all experts would be dropped, no expert is
-        dropped. Dropout keeps a gate from relying on a single expert (Z. Zhao et al., "Recommending
-        What Video to Watch Next", RecSys 2019, https://doi.org/10.1145/3298689.3346997, section
-        4.2.1, which uses 0.1).
+        weights of the remaining experts are divided by their sum. If all experts would be dropped,
+        no expert is dropped. Dropout keeps a gate from relying on a single expert (Z. Zhao et al.,
+        "Recommending What Video to Watch Next", RecSys 2019,
+        https://doi.org/10.1145/3298689.3346997, section 4.2.1, which uses 0.1).
     """
 
     layers: Annotated[Sequence[int], trunk.check_sizes] = ()
@@ -90,20 +91,23 @@ class DSelectK:
     H. Hazimeh et al., "DSelect-k: Differentiable Selection in the Mixture of Experts with
     Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. The weights of the experts
     are `sum_i p_i r(s(z_i))` over k selectors i. The index of an expert has log2(E) bits, rounded
-    up, and a selector has a number z for each bit. The smooth step s maps z to the probability that
-    the bit is 1: 0 below -gamma/2, 1 above gamma/2, and a cubic polynomial between. r(e) is the
-    product of probabilities over the bits of expert e, and p the softmax of k numbers. A linear map
-    of the inputs computes z and these k numbers; with `static`, they are variables.
+    up, and a selector has a number z for each bit. The smooth step s maps the number z of a bit to
+    the probability that the bit is 1: 0 below -gamma/2, 1 above gamma/2, and a cubic polynomial
+    between. The probability r(e) of expert e is the product over the bits of its index, and the
+    weights p of the selectors are the softmax of k numbers. A linear map of the gate's inputs
+    computes the numbers z and the k numbers of the softmax; if `static` is True, all of these
+    numbers are variables.
 
     An entropy penalty in REGULARIZATION_LOSSES makes each selector choose a single expert:
     `entropy * sum_i H(r_i)`, a mean over the batch. If E is not a power of 2, some codes do not
-    stand for an expert. `1 / sum_e r(e)` with the same factor penalises them (appendix of the
-    paper). Unlike in the paper, the weights of the experts are divided by their sum.
+    stand for an expert. A second penalty, `1 / sum_e r(e)` with the factor `entropy`, makes codes
+    without an expert improbable (appendix of the paper). Unlike in the paper, the weights of the
+    experts are divided by their sum.
 
     Attributes:
       k: the largest number of experts that a gate uses, at least 1.
       gamma: the width of the smooth step, above 0.
-      entropy: the factor of the penalty, at least 0.
+      entropy: the factor of the entropy penalty, at least 0.
       static: True chooses the same experts for every example.
     """
 
@@ -186,9 +190,9 @@ _SHOWN_ROWS = 128
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
-    The result is 0 for t below -gamma/2, 1 above gamma/2, and
-    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. The derivative is 0 below -gamma/2 and above
-    gamma/2.
+    The result for a number t is 0 below -gamma/2, 1 above gamma/2, and
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. The derivative of the smooth step is 0 below
+    -gamma/2 and above gamma/2.
 
     Args:
       numbers: t, of any shape.
@@ -247,8 +251,8 @@ def _monitor_gates(
     `gate/<scope>/<expert>` is the mean weight of an expert. `gate/<scope>/entropy` is the mean
     entropy of the weights, divided by its greatest possible value. `gate/<scope>/dead_units` is the
     share of the experts' units that are 0 for all of the first 128 examples.
-    `gate/<scope>/similarity` is the mean cosine of pairs of experts over these examples: 1 if all
-    outputs are proportional.
+    `gate/<scope>/similarity` is the mean cosine of pairs of experts over the first 128 examples: 1
+    if all outputs are proportional.
 
     Args:
       scopes: N scopes of the gates.

@@ -31,14 +31,15 @@ class HoME(types.Network):
     well, whose input is the mixture of the task's group. The gate of a task weighs the experts of
     the task, of its group, and the shared experts.
 
-    Three features keep experts in use, and each of them can be turned off:
+    Three features of HoME keep experts in use, and each of them can be turned off:
 
     - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm, an expert is
-      `relu(f(x))`, whose units can become 0 for all rows (dead units).
+      `relu(f(x))` for its trunk f, and some of its units can become 0 for all rows (dead units).
     - Feature gates. The input of expert e is `x * 2 sigmoid(x A[e] B[e])` with low-rank A[e] B[e].
-      Without feature gates, the input is x.
-    - Self gates. A second mixture, of the experts of the same task or group alone, is added to each
-      mixture, with weights from another softmax (or a sigmoid for a single expert).
+      Without feature gates, the input of an expert is x itself.
+    - Self gates. A second mixture, only of the experts of the same task or group, is added to each
+      mixture of experts; its weights come from another softmax (or from a sigmoid for a single
+      expert).
 
     Attributes:
       experts: the trunks f of the first and of the second level, without a last activation.
@@ -49,8 +50,8 @@ class HoME(types.Network):
       expert_norm: True applies batch norm to the outputs of experts; variables in `<expert>/norm`.
       feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
       self_gates: True adds self gates; variables in `level_<l>/<owner>/self_gate`.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
-        the head reads the mixture.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. Without a
+        tower (None), the head reads the mixture of experts.
       gate: weighs experts; variables in `level_<l>/<owner>/gate`.
     """
 
@@ -125,7 +126,7 @@ class HoME(types.Network):
     def _build_experts(
         self, level: int, inputs: types.Tensors, training: bool
     ) -> dict[str, tf.Tensor]:
-        """Build the experts of every owner, {owner: [B, D]} -> {owner: [B, E, H]}."""
+        """Build the experts of all groups and tasks, {owner: [B, D]} -> {owner: [B, E, H]}."""
         expert = _GatedExpert(self.experts[level], self.expert_norm, self.feature_rank)
         counts = dict.fromkeys(inputs, self.num_experts)
         return expert_groups.build_experts(expert, inputs, counts, training)

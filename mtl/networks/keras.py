@@ -26,14 +26,14 @@ class KerasModel:
     """A model of `tf.keras` as a trunk (Keras 2: tf-keras from TensorFlow 2.16 on).
 
     Updates of the model, such as the moving averages of batch norm, are added to UPDATE_OPS. The
-    losses of the model, of weights, activities and `add_loss`, are added to REGULARIZATION_LOSSES.
-    (In a graph of TensorFlow 1, Keras adds neither updates nor losses.) Variables are named
-    `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported like all other
-    variables. A run ignores weights that `build` loads: write these weights to a checkpoint
-    (`transfer.write_checkpoint`), and start from the checkpoint. Layers with `trainable = False`
-    remain frozen. Keras draws initial weights and dropout without `Run.seed`, so give seeds to the
-    layers. Quantisation and 16-bit numbers (`Run.precision`) apply to weights that are attributes
-    of layers.
+    losses of the Keras model (of weights, of activities and from `add_loss`) are added to
+    REGULARIZATION_LOSSES. (In a graph of TensorFlow 1, Keras adds neither updates nor losses.)
+    Variables are named `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported
+    like all other variables. A run ignores weights that `build` loads: write these weights to a
+    checkpoint (`transfer.write_checkpoint`), and start from the checkpoint. Layers with
+    `trainable = False` remain frozen. Keras draws initial weights and dropout without `Run.seed`,
+    so give seeds to the layers. Quantisation and 16-bit numbers (`Run.precision`) apply to weights
+    that are attributes of layers.
 
     Attributes:
       build: a function that creates the model; in gin `@name` without parentheses. A run calls
@@ -96,7 +96,7 @@ class KerasModel:
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:
-    """Copy the inputs, as Keras needs new tensors to separate the updates of two calls."""
+    """Copy the inputs, because Keras separates the updates of two calls by their input tensors."""
     new_inputs = {column: tf.identity(value) for column, value in inputs.items()}
     return new_inputs if len(new_inputs) > 1 else next(iter(new_inputs.values()))
 
@@ -149,7 +149,7 @@ def _replace_weights(model: Any) -> Iterator[None]:
 
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of weight: (weight, value of the custom getter)} if both differ."""
+    """Return {id of weight: (weight, replacement)} for weights that the custom getter replaces."""
     replacements = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype

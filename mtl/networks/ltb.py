@@ -29,20 +29,21 @@ class LTB(types.Network):
     input of a child c from its possible parents p. P. Guo, C.-Y. Lee, D. Ulbricht, "Learning to
     Branch for Multi-Task Learning", ICML 2020, arXiv:2006.01895. The nodes of the first level read
     the columns, other nodes read from the previous level, and tasks read from the last level. A
-    child learns the probabilities q of its parents. Every training step draws new weights d, the
-    same for all examples of the batch, in all slices and on all replicas. With a lower temperature,
-    d is closer to a choice of a single parent. In evaluation and exports, a child reads only its
-    most likely parent, but all nodes are computed.
+    child learns the probabilities q of its parents. Every training step draws new weights d of the
+    parents, the same for all examples of the batch, in all slices and on all replicas. With a lower
+    temperature, the weights d of a child are closer to the choice of a single parent. In evaluation
+    and exports, a child reads only its most likely parent, but all nodes are computed.
 
     Attributes:
       levels: a trunk for each level, in order; variables in `level_<l>/node_<i>`.
-      num_nodes: the number of nodes of each level, at least 1. Log probabilities (up to a constant)
-        are in `level_<l>/choice_<i>` and `choice_<task>`, with equal initial values.
-      tower: the trunk on each task's input x; variables in `tower_<task>`. With None, the head
-        reads x.
+      num_nodes: the number of nodes of each level, at least 1. The log probabilities of the
+        parents, up to a constant, are in the variables `level_<l>/choice_<i>` and `choice_<task>`,
+        whose initial values are equal.
+      tower: the trunk on each task's input x; variables in `tower_<task>`. Without a tower (None),
+        the head reads the task's input x.
       temperature: a number above 0, or a schedule, clipped to at least 0.01.
       warm_steps: the number of initial steps, at least 0, that do not change the probabilities. In
-        these steps, all nodes learn.
+        the warm steps, all parents stay equally probable, so all nodes learn.
     """
 
     levels: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -59,7 +60,7 @@ class LTB(types.Network):
         checks.require(is_each, "LTB.num_nodes", rule, self.num_nodes)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` is the last level."""
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `shared` holds the last level."""
         node_inputs: types.Tensors | list[tf.Tensor] = inputs
         # Nodes of the first level read the inputs, so they have no parents.
         parents = tf.zeros([])
@@ -91,7 +92,7 @@ class LTB(types.Network):
 
         Args:
           parents: the outputs of the previous level.
-          scopes: C scopes of the log probabilities.
+          scopes: for each of C children, the name of the variable that holds its log probabilities.
           names: C names of the children, for monitors.
           training: True draws random weights; False uses the most likely parent.
         """

@@ -23,12 +23,12 @@ _SWIGLU = "swiglu"
 class MLP:
     """Fully connected layers on all columns, flattened and concatenated.
 
-    `h[i] = dropout(activation(norm(W[i] h[i-1] + b[i])))`.
+    Layer i computes `h[i] = dropout(activation(norm(W[i] h[i-1] + b[i])))`.
 
     The activation "swiglu" multiplies by a gate that also reads the input of the layer,
     `norm(W h + b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020,
-    arXiv:2002.05202, which swaps the names W and V). The variables V and c are in
-    `hidden_<i>/gate`, so a gated layer has twice as many parameters.
+    arXiv:2002.05202, which swaps the names W and V). The variables V and c of the gate are in
+    `hidden_<i>/gate`, so a layer with "swiglu" has twice as many parameters.
 
     Attributes:
       layers: the number of units of each layer; [] returns the concatenated columns.
@@ -37,8 +37,9 @@ class MLP:
       batch_norm: True applies batch norm before each activation, in place of the bias.
       layer_norm: True applies layer norm before each activation, in place of the bias. Layer norm
         excludes `batch_norm`.
-      residual: True adds h[i-1] to h[i] in each layer with as many units as inputs. Other layers,
-        often the first, have no residual connection, as inputs are not projected.
+      residual: True adds h[i-1] to h[i] in each layer with as many units as inputs. Layers with
+        another number of units, often the first layer, have no residual connection, because inputs
+        are not projected.
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
@@ -73,7 +74,8 @@ class MLP:
         """Build a copy of the trunk in each of N scopes.
 
         Args:
-          inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
+          inputs: the columns {column: [B, ...]} that all copies read, or a separate input [B, D]
+            for each copy.
           scopes: N variable scopes, relative to the current scope.
           training: True in a training step.
 
@@ -104,7 +106,7 @@ class MLP:
 
     @property
     def can_stack(self) -> bool:
-        """True if `build_stack` supports these settings."""
+        """True if `build_stack` supports the settings of this trunk."""
         if type(self) is not MLP:  # A subclass may have other layers.
             return False
         is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias
@@ -112,10 +114,10 @@ class MLP:
         return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes, with stacked variables.
+        """Build a copy of the trunk in each of T scopes, with the variables of all copies stacked.
 
         Args:
-          inputs: {column: [B, ...]}, for all copies.
+          inputs: the columns {column: [B, ...]} that all copies read.
           scopes: T variable scopes, relative to the current scope.
 
         Returns:

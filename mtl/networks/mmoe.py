@@ -31,8 +31,8 @@ class MMoE(types.Network):
       expert: the trunk of each expert; variables in `expert_<i>`.
       num_experts: the number of experts, at least 1. A network with a single expert is a shared
         bottom, without gates.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
-        the head reads the mixture.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. Without a
+        tower (None), the head reads the mixture of experts.
       gate: weighs the experts; variables in `gate_<task>`.
     """
 
@@ -77,8 +77,8 @@ class MMoE(types.Network):
 class OMoE(MMoE):
     """MMoE with a single gate for all tasks; variables of the gate are in `gate`.
 
-    OMoE is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures
-    of Local Experts", Neural Computation 3, 1991, with a tower for each task.
+    OMoE is the baseline in the paper of MMoE: a mixture of experts (R. A. Jacobs et al., "Adaptive
+    Mixtures of Local Experts", Neural Computation 3, 1991) with a tower for each task.
     """
 
     def _mix_experts(

@@ -23,25 +23,27 @@ class MTAN(types.Network):
 
     `h[t, j] = sigmoid(norm(W2 relu(norm(W1 [u[j]; c[t, j]])))) p[j]`, `c[t, j] = f[j](h[t, j-1])`,
     for the task t and the stage j. S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning
-    with Attention", CVPR 2019, arXiv:1803.10704. A stage has two shared layers, with the outputs u
-    and p. Each task has a mask with weights W1 and W2. The inputs of the mask are u, and c, the
-    task's output of the previous stage after a layer f. All tasks share f, except for the norm of
-    f. (In the authors' code, tasks also share this norm, so evaluation uses moving averages that
-    mix all tasks.) In the first stage, the input of masks is u alone. The last h of a task is the
-    input of the task's tower.
+    with Attention", CVPR 2019, arXiv:1803.10704. A stage j has two layers that all tasks share,
+    with the outputs u[j] and p[j]. In each stage, each task has a mask, computed by two layers with
+    the weights W1 and W2. The mask reads the shared output u[j], and c[t, j], which a layer f
+    computes from the task's output of the previous stage. All tasks share the layer f, except for
+    its norm. (In the authors' code, tasks also share the norm of f, so evaluation uses moving
+    averages that mix all tasks.) In the first stage, masks read only the shared output u. The
+    output h of a task's last stage is the input of the task's tower.
 
-    In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
-    and p and c are pooled between stages. In the paper, a stage has two to three shared layers.
-    Global average pooling follows the last stage. Columns that are not images are concatenated with
-    the pooled output.
+    In stages of convolutions, the layer f and the shared layers have 3x3 kernels, the layers of
+    masks have 1x1 kernels, and the outputs p and c are pooled between stages. In the paper, a stage
+    has two to three shared layers. Global average pooling follows the last stage. Columns that are
+    not images are concatenated with the pooled output.
 
     With a decoder, further stages with the same filters enlarge the output to the size of the
-    image, and each task gets a map. The decoder enlarges p and c between stages. The shared layers
-    of the decoder also read the output of the encoder stage of equal size; the paper's network,
-    SegNet, uses the pooling positions instead. With a decoder, all inputs must be images.
+    image, and each task gets a map. Between its stages, the decoder enlarges the outputs p and c of
+    the previous stage. The shared layers of the decoder also read the output of the encoder stage
+    of equal size; the paper's network, SegNet, uses the pooling positions instead. With a decoder,
+    all inputs must be images.
 
     Variables are in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
-    variables of the decoder are in `decoder_<j>/...`, with the j of the encoder stage of equal
+    variables of the decoder are in `decoder_<j>/...`; j is the number of the encoder stage of equal
     size.
 
     Attributes:
@@ -50,13 +52,13 @@ class MTAN(types.Network):
       filters: the number of filters of each stage of convolutions. Set either `filters` or
         `layers`.
       pool: the factor by which pooling between stages divides height and width, rounding up. With
-        1, there is no pooling.
+        `pool = 1`, there is no pooling.
       decoder: True adds a decoder to stages of convolutions, for heads of maps.
-      activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
-        of masks.
+      activation: the activation of the layers f, of the shared layers and of the hidden layer of
+        masks, a name in `mtl.layers.ACTIVATIONS`.
       batch_norm: True applies batch norm before each activation, in place of the bias.
-      tower: the trunk on each task's last h; variables in `tower_<task>`. With None, the head reads
-        h.
+      tower: the trunk on each task's output h of the last stage; variables in `tower_<task>`.
+        Without a tower (None), the head reads the output h.
     """
 
     layers: trunk.Sizes = ()
@@ -128,7 +130,8 @@ class MTAN(types.Network):
           hidden: the input of the shared layers.
           task_outputs: {task: masked output of the previous stage}; None at the first stage.
           units: the units of every layer.
-          resize: resizes the outputs of tasks to the size of this stage.
+          resize: changes a task's output of the previous stage to the height and width of this
+            stage.
           shared: a list to which the outputs of the shared layers are appended.
           training: True in a training step.
         """
@@ -157,7 +160,7 @@ class MTAN(types.Network):
         is_built: bool,
         training: bool,
     ) -> list[tf.Tensor]:
-        """Apply f to the task's output of the previous stage; [] at the first stage."""
+        """Apply the layer f to the task's output of the previous stage; [] at the first stage."""
         if task_output is None:
             return []
         with tf1.variable_scope("passed_on", reuse=is_built or None):
@@ -179,7 +182,7 @@ class MTAN(types.Network):
     def _build_layer(
         self, inputs: tf.Tensor, units: int, name: str, size: int, activation: str, training: bool
     ) -> tf.Tensor:
-        """Build a dense layer on vectors, or a convolution with kernels of this size on images."""
+        """Build a dense layer on vectors, or a convolution with kernels of `size` on images."""
         return self._finish(self._build_sums(inputs, units, name, size), name, activation, training)
 
     def _build_sums(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:

@@ -20,12 +20,12 @@ from mtl.networks import fields, trunk
 class PEPNet(types.Network):
     """Gates scale the embeddings for each domain, and the layers of towers for each person.
 
-    `h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l])`, `h[0] = gate(domain) * x`. J. Chang
-    et al., "PEPNet: Parameter and Embedding Personalized Network for Infusing with Personalized
-    Prior Information", KDD 2023, arXiv:2302.01115. A gate is
-    `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, without a gradient into its input x. EPNet is
-    the gate of the inputs, which all tasks share. PPNet has a gate for each layer of each task's
-    tower.
+    The layers of a tower are `h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l])`, with the
+    gated inputs `h[0] = gate(domain) * x`. J. Chang et al., "PEPNet: Parameter and Embedding
+    Personalized Network for Infusing with Personalized Prior Information", KDD 2023,
+    arXiv:2302.01115. A gate is `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, without a
+    gradient into its input x. EPNet is the gate of the inputs, which all tasks share. PPNet has a
+    gate for each layer of each task's tower.
 
     Prior columns, in `domain` and `personal`, are inputs of gates only. To use a field in the
     towers as well, add a second column object for this field, with another prefix.
@@ -40,7 +40,8 @@ class PEPNet(types.Network):
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
       dropout: the share of units that are zeroed in training, in [0, 1).
       gate_units: the number of hidden units of a gate, at least 1.
-      gamma: the upper limit of a gate, above 0. With 2, a new gate is about 1.
+      gamma: the upper limit of a gate, above 0. With `gamma = 2`, the values of a new gate are
+        about 1.
     """
 
     domain: Annotated[Sequence[str], fields.check_patterns] = ()

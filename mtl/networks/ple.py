@@ -28,17 +28,17 @@ class PLE(types.Network):
 
     At each level, every task has `num_specific` experts, and all tasks share `num_shared` experts.
     The gate of a task weighs the task's experts and the shared experts. Every level except the last
-    also has a shared gate, which weighs all experts. At the next level, the mixture of a gate is
-    the input of the experts and of the gate of the same task (or of all tasks). The first level
-    reads the columns.
+    also has a shared gate, which weighs all experts. At the next level, the mixture of a task's
+    gate is the input of the task's experts and gate, and the mixture of the shared gate is the
+    input of the shared experts and gate. The first level reads the columns.
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
         `level_<l>/shared/expert_<i>`.
       num_specific: the number of experts of a task at each level, at least 1.
       num_shared: the number of shared experts at each level, at least 1.
-      tower: the trunk on each task's last mixture; variables in `tower_<task>`. With None, the head
-        reads the mixture.
+      tower: the trunk on each task's last mixture; variables in `tower_<task>`. Without a tower
+        (None), the head reads the mixture of experts.
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 

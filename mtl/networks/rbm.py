@@ -37,10 +37,11 @@ class RBM:
         binary:    F(v) = -a v - sum_j log(1 + exp(b_j + v W_j))
         gaussian:  F(v) = |v - a|^2 / 2 - sum_j log(1 + exp(b_j + v W_j))
 
-    The auxiliary loss "contrastive_divergence" of a row is `F(v) - F(v')`. Gradients treat the
-    samples v' as constants, so the gradient is `<v h>` of the model minus `<v h>` of the data. The
-    value of this loss is not a likelihood: it may be negative, and stays near 0. The gradient stops
-    at the columns, because embeddings could otherwise increase their density without limit.
+    The auxiliary loss "contrastive_divergence" of a row v is `F(v) - F(v')`, with a sample v' of
+    the model. Gradients treat the samples v' as constants, so the gradient with respect to the
+    kernel is the mean `<v h>` of samples of the model minus the mean `<v h>` of the data. The value
+    of the contrastive loss is not a likelihood: it may be negative, and stays near 0. The gradient
+    stops at the columns, because embeddings could otherwise increase their density without limit.
 
     - `chains = 0`, CD-k: v' is the row after k steps of Gibbs sampling. G. Hinton, "Training
       Products of Experts by Minimizing Contrastive Divergence", Neural Computation 14, 2002.
@@ -64,7 +65,7 @@ class RBM:
       weight: the weight of the auxiliary loss, at least 0; 0 omits the loss.
       output: "hidden" or "free_energy". "hidden" returns the probabilities of the hidden units, [B,
         units]; "free_energy" returns F(v) [B, 1], in nats and up to a constant. Unusual rows have a
-        higher F.
+        higher free energy F(v).
     """
 
     units: checks.Count = 128
@@ -76,7 +77,7 @@ class RBM:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The auxiliary loss that trains the RBM, {name: weight}."""
+        """The weight of the auxiliary loss that trains the RBM, {name: weight}."""
         return {_LOSS: self.weight}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
@@ -100,7 +101,7 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
-        """Create the variables of F in float32, and the variable of persistent chains or None."""
+        """Create the variables of F and, if `chains` is set, the variable of persistent chains."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
@@ -133,7 +134,7 @@ class RBM:
         return precision.share_output(machine.compute_free_energies(columns) - sample_energies)[1]
 
     def _check_columns(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the columns in float32; when run, fail on values outside of [0, 1] if binary."""
+        """Return the columns in float32; the graph fails on binary values outside of [0, 1]."""
         columns = tf.cast(columns, tf.float32)
         if self.visible != _BINARY:
             return columns
@@ -196,7 +197,7 @@ class Machine(NamedTuple):
           columns: v, float32 [B, D].
 
         Returns:
-          [B], in nats and up to a constant.
+          The free energies of the rows, [B], in nats and up to a constant.
         """
         hidden = tf.reduce_sum(tf.nn.softplus(self._sum_up(columns)), 1)
         if self.visible == _BINARY:
@@ -204,7 +205,7 @@ class Machine(NamedTuple):
         return tf.reduce_sum(tf.square(columns - self.visible_bias), 1) / 2 - hidden
 
     def count_draws(self) -> int:
-        """Return the number of uniform draws of a Gibbs step, which is the number of units."""
+        """Return the number of uniform draws of a Gibbs step, one for each unit."""
         return sum(self.kernel.shape)
 
     def resample(self, columns: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
@@ -215,7 +216,7 @@ class Machine(NamedTuple):
           uniform: random numbers in [0, 1), [B, H + D].
 
         Returns:
-          The new v, float32 [B, D]; 0 or 1 for binary units.
+          The columns v after the step, float32 [B, D]; 0 or 1 for binary units.
         """
         # A uniform number is below p with probability p.
         of_hidden, of_visible = tf.split(uniform, self.kernel.shape[::-1], 1)

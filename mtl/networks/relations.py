@@ -23,13 +23,15 @@ class DBMTL(types.Network):
 
     `h[t] = relation[t]([q[t], h[s] of the tasks s before t])` for the towers q of `network`. Q.
     Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
-    arXiv:1902.09154. The relation of a task without earlier tasks reads only q[t].
+    arXiv:1902.09154. The relation of a task without earlier tasks reads only the task's own tower
+    q[t].
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
     a surgery detects this from the graph.
 
     Attributes:
-      network: the network that builds the towers q; the names of its variables do not change.
+      network: the network that builds the towers q; its variables have the same names as without
+        DBMTL.
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       relation: the trunk of each relation; variables in `relation_<task>`.
     """
@@ -64,24 +66,26 @@ class DBMTL(types.Network):
 class AITM(types.Network):
     """Towers with attention to the towers of earlier tasks, for sequences of conversions.
 
-    `z[t] = sum_u w[u] h3(u)` with `w = softmax_u(<h1(u), h2(u)> / sqrt(H))`, u in q[t] and g(z[s]).
-    D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
-    Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
-    towers of `network`, s the tasks before t, and H the number of units of q[t]. A task attends to
-    q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear maps h1,
-    h2 and h3, which apply to every u. If there is no task before t, z[t] = q[t].
+    `z[t] = sum_u w[u] h3(u)` with `w = softmax_u(<h1(u), h2(u)> / sqrt(H))`, where u runs over q[t]
+    and g(z[s]). D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step
+    Conversions with Multi-task Learning in Targeted Display Advertising", KDD 2021,
+    arXiv:2105.08489. q are the towers of `network`, s the tasks before t, and H the number of units
+    of q[t]. A task attends to q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU.
+    Each task has linear maps h1, h2 and h3, which are applied to every vector u. For a task t
+    without earlier tasks, the output z[t] is the tower q[t] itself.
 
-    The paper also penalises predictions in which a task is more probable than the task before. For
-    this penalty, use `auxiliary.Calibrator`.
+    The paper also penalises predictions in which the label of a task is more probable than the
+    label of the task before it. For this penalty, use `auxiliary.Calibrator`.
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks,
     unless `stop_gradient` is True.
 
     Attributes:
-      network: the network that builds the towers q; the names of its variables do not change.
+      network: the network that builds the towers q; its variables have the same names as without
+        AITM.
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       stop_gradient: True stops the gradient of a task's loss at the towers of earlier tasks. In the
-        paper, the loss also trains these towers.
+        paper, the loss of a task also trains the towers of earlier tasks.
     """
 
     network: types.Network
@@ -94,8 +98,8 @@ class AITM(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The variables of a task are in `transfer_<task>`: h1, h2 and h3 in `query`, `key` and
-        `value`, and g in `from_<earlier task>`.
+        The variables of a task are in `transfer_<task>`: the linear maps h1, h2 and h3 in `query`,
+        `key` and `value`, and the layer g in `from_<earlier task>`.
 
         Raises:
           UserError: `after` names an unknown task.
@@ -135,23 +139,25 @@ class AITM(types.Network):
 class ResFlow(types.Network):
     """Towers of layers with residual connections from the towers of earlier tasks.
 
-    `h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l]` for the tasks s before t, and inputs h[t, 0]. C.
-    Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. `network`
-    computes the input of each task, and ResFlow builds towers of dense layers f on these inputs.
-    The output of a layer is added to the outputs of the same layer in the towers of earlier tasks.
-    The paper also adds the logits of earlier tasks; here the logits of each head are separate.
+    Layer l of task t computes `h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l]` for the tasks s before
+    t; h[t, 0] is the input of the task. C. Fu et al., "Residual Multi-Task Learner for Applied
+    Ranking", 2024, arXiv:2411.09705. `network` computes the input of each task, and ResFlow builds
+    towers of dense layers f on these inputs. The output of a layer is added to the outputs of the
+    same layer in the towers of earlier tasks. The paper also adds the logits of earlier tasks; here
+    the logits of each head are separate.
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
     a surgery detects this from the graph.
 
     Attributes:
       network: the network that computes the inputs of the towers, preferably a network without
-        towers. The names of its variables do not change.
+        towers. Its variables have the same names as without ResFlow.
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       layers: the number of units of each layer in all towers; at least one layer. Variables in
         `flow_<task>/hidden_<l>`.
-      activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
-      dropout: the share of units of each f that are zeroed in training, in [0, 1).
+      activation: the activation of a layer before outputs of earlier tasks are added, a name in
+        `mtl.layers.ACTIVATIONS`.
+      dropout: the share of units of each dense layer f that are zeroed in training, in [0, 1).
       batch_norm: True applies batch norm before each activation, in place of the bias.
     """
 

@@ -25,14 +25,15 @@ class ResNet:
     convolution, 3 n blocks of two 3x3 convolutions, and global average pooling. The first blocks of
     the second and the third size have stride 2, so 32x32 images are halved to 16x16 and 8x8, and
     28x28 images to 14x14 and 7x7. All images must have the same height and width, and are stacked
-    along their channels; other columns are concatenated with the result.
+    along their channels; other columns are concatenated with the pooled output.
 
     Attributes:
-      depth: the number of layers with weights, including the head: 6 n + 2. Depth 20 has 0.27
-        million weights, 32 has 0.46 million, and 56 has 0.85 million.
+      depth: the number of layers with weights, including the head: 6 n + 2. A network of depth 20
+        has 0.27 million weights, of depth 32 0.46 million, and of depth 56 0.85 million.
       filters: three numbers of filters, one for each size, not decreasing.
-      shortcut: the shortcut between two sizes. "pad" takes every second pixel and adds channels of
-        zeros (option A, as in the paper's results). "projection" is a 1x1 convolution (option B).
+      shortcut: how a block adds its input to an output of another size. "pad" takes every second
+        pixel of the input and adds channels of zeros (option A, as in the paper's results).
+        "projection" is a 1x1 convolution of the input (option B of the paper).
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 

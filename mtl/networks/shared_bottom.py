@@ -25,8 +25,8 @@ class SharedBottom:
 
     Attributes:
       trunk: the trunk of all tasks; variables in `trunk`.
-      tower: the trunk of each tower, on the output of `trunk`; variables in `tower_<task>`. With
-        None, the heads read the output of `trunk`.
+      tower: the trunk of each tower, on the output of `trunk`; variables in `tower_<task>`. Without
+        a tower (None), the heads read the output of `trunk`.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]

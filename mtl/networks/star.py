@@ -26,12 +26,12 @@ class STAR:
     Prediction", CIKM 2021, arXiv:2101.11427. `*` is an elementwise product. The initial W[l, d] is
     1 and the initial b[l, d] is 0, so all domains are equal at first. Batches may mix domains; in
     the paper, a batch has a single domain. So the inputs of each domain are normalised by the
-    moments of the domain's rows in the batch; domains with few rows use all rows (see
-    `mtl.layers.partitioned_norm`).
+    moments of the domain's rows in the batch; domains with few rows also use the moments of all
+    rows (see `mtl.layers.partitioned_norm`).
 
-    STAR is a trunk, and works for several tasks. The paper adds the logits of STAR and of an
-    auxiliary network. Here the outputs of STAR and of the auxiliary network are concatenated, and
-    the linear layer of each head sums them.
+    STAR is a trunk, and works for several tasks. In the paper, the logit is the sum of the logits
+    of STAR and of an auxiliary network. Here the outputs of STAR and of the auxiliary network are
+    concatenated, and the linear layer of each head sums them.
 
     A step computes each layer once for each domain in the batch, then selects the result of each
     row's domain: n domains take n times the products of an MLP. The gradient of the domains'
@@ -39,7 +39,7 @@ class STAR:
 
     Attributes:
       domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
-        `dimension = None`. The index of the largest value is the domain of a row.
+        `dimension = None`. The domain of a row is the index of the largest value of this column.
       layers: the number of units of each layer, at least one layer; variables in
         `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.

@@ -33,8 +33,9 @@ class STEM(types.Network):
     only the task's experts and columns, and the shared experts and columns: "all forward,
     task-specific backward".
 
-    In the paper, the gate reads the sum of the task's and the shared embeddings. Here the gate
-    reads the concatenation, because widths may differ.
+    In the paper, the gate of a task reads the sum of the task's embeddings and the shared
+    embeddings. Here the gate reads the concatenation of both embeddings, because their widths may
+    differ.
 
     Attributes:
       expert: the trunk of each expert; variables in `task_<task>/expert_<i>` and
@@ -44,8 +45,8 @@ class STEM(types.Network):
         object for the field, with another prefix.
       num_specific: the number of experts of each task, at least 1.
       num_shared: the number of shared experts, at least 1.
-      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. With None,
-        the head reads the mixture.
+      tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. Without a
+        tower (None), the head reads the mixture of experts.
       gate: weighs the experts; variables in `task_<task>/gate`.
     """
 
@@ -100,7 +101,7 @@ class STEM(types.Network):
     def _group_columns(
         self, inputs: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Return {group: {column: value}} of the groups of all tasks, then of the shared group."""
+        """Return {group: {column: value}} for the groups of all tasks, and for the shared group."""
         for task in self.own:
             checks.one_of("STEM.own", task, tasks)
         columns_by_group: dict[str, dict[str, tf.Tensor]] = {}

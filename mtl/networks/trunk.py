@@ -25,7 +25,7 @@ class Trunk(Protocol):
 
 
 class StackingTrunk(Trunk, Protocol):
-    """A trunk that can store the variables of equal copies together, as stacks."""
+    """A trunk that can build equal copies together, with the variables of all copies stacked."""
 
     @property
     @abc.abstractmethod
@@ -34,12 +34,12 @@ class StackingTrunk(Trunk, Protocol):
 
     @abc.abstractmethod
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build a copy in each of T scopes, with stacked variables.
+        """Build a copy of the trunk in each of T scopes, with the variables of all copies stacked.
 
         Stacks get the same initial values as separate variables; see `mtl.variables.stacks`.
 
         Args:
-          inputs: {column: [B, ...]}, for all copies.
+          inputs: the columns {column: [B, ...]} that all copies read.
           scopes: T variable scopes, relative to the current scope.
 
         Returns:
@@ -97,7 +97,8 @@ def build_copies(
 
     Args:
       part: the trunk.
-      inputs: {column: [B, ...]} for all copies, or an input [B, D] for each copy.
+      inputs: the columns {column: [B, ...]} that all copies read, or a separate input [B, D] for
+        each copy.
       scopes: the variable scope of each copy.
       training: True in a training step.
 
@@ -126,7 +127,7 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
       [B, N, H].
 
     Raises:
-      UserError: an output is a map.
+      UserError: an output is a map [B, H, W, C], and not a vector.
     """
     for vector in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that return maps."
@@ -139,8 +140,8 @@ def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
     """Check a setting that holds trunks.
 
     Args:
-      where: the name of the setting, for errors.
-      trunks: the value of the setting.
+      where: the name of the setting, used in error messages.
+      trunks: the value of the setting, which should be a list of trunks.
 
     Raises:
       UserError: `trunks` is not a list, is empty, or has an entry that is not a trunk.
@@ -161,7 +162,7 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
     """Check a setting that holds the sizes of layers.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, used in error messages.
       sizes: the value of the setting, which may be empty.
 
     Raises:
@@ -187,14 +188,14 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
     """Stack all images along their channels, and separate all other columns.
 
     Args:
-      kind: the part that reads them, for errors.
-      inputs: {column: [B, H, W, C] or other}.
+      kind: the class that reads the columns, used in error messages.
+      inputs: {column: an image [B, H, W, C], or a value of another shape}.
 
     Returns:
-      The images as [B, H, W, sum of C], and all other columns.
+      The images, stacked to [B, H, W, sum of C], and all other columns.
 
     Raises:
-      UserError: there is no image, or sizes differ or are unknown.
+      UserError: there is no image, or the sizes of images differ or are unknown.
     """
     images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     vectors = {column: value for column, value in inputs.items() if column not in images}
@@ -210,14 +211,15 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack images along their channels.
 
     Args:
-      kind: the part that reads the images, for errors.
+      kind: the class that reads the images, used in error messages.
       inputs: {column: [B, H, W, C]}.
 
     Returns:
       [B, H, W, sum of C].
 
     Raises:
-      UserError: there is no image, a column is not an image, or sizes differ or are unknown.
+      UserError: there is no image, a column is not an image, or the sizes of images differ or are
+        unknown.
     """
     images, vectors = join_images(kind, inputs)
     fix = "A vector cannot be part of a feature map."
@@ -229,7 +231,7 @@ def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Flatten all columns, and concatenate them in the order of the inputs.
 
     Args:
-      kind: the part that reads them, for errors.
+      kind: the class that reads the columns, used in error messages.
       inputs: {column: [B, ...]}; all sizes except B are known.
 
     Returns:
@@ -261,7 +263,7 @@ def dense_layers(
 
     Args:
       hidden: [B, D].
-      sizes: the units of each layer; empty returns `hidden`.
+      sizes: the numbers of units of the layers; without layers, `hidden` is returned.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate after each activation, in [0, 1).
       batch_norm: True applies batch norm before the activation.

@@ -20,12 +20,12 @@ from mtl.variables import freezing
 class UNet:
     """A U-Net: an encoder and a decoder of convolutions, with skip connections.
 
-    The output is the map d[0] of `d[l] = f(g([enlarge(d[l+1]); e[l]]))` and
+    The output is the map d[0] of the decoder `d[l] = f(g([enlarge(d[l+1]); e[l]]))` and the encoder
     `e[l] = f(g(pool(e[l-1])))`. O. Ronneberger, P. Fischer, T. Brox, "U-Net: Convolutional Networks
     for Biomedical Image Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are 3x3 convolutions,
     each with norm and activation. As in the paper, the channels of the encoder are concatenated
     with the enlarged channels of the decoder. Unlike in the paper, there is batch norm, padding
-    makes the map as large as the image, and `enlarge` repeats pixels, without a convolution.
+    keeps the map as large as the image, and `enlarge` repeats pixels, without a convolution.
 
     All columns must be images of the same height and width, and are stacked along their channels.
     Variables are in `encoder_<l>` and `decoder_<l>`.

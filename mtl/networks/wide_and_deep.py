@@ -22,8 +22,8 @@ class WideAndDeep(types.Network):
     `h[task] = [network(other columns)[task], wide columns]`. H.-T. Cheng et al., "Wide & Deep
     Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792. A wide column is an embedding
     with `dimension = 1`: a weight for each id, such as the id of a feature cross. The head
-    multiplies each wide column by a learned number; in the paper, this number is 1. To use a
-    separate optimizer for wide columns, select their scope as above.
+    multiplies each wide column by a learned number, which is 1 in the paper. To train wide columns
+    with another optimizer, select their scope in `Update.optimizers`.
 
     Attributes:
       network: the network that reads all other columns; variables in `network`.

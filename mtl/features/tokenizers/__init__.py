@@ -4,7 +4,7 @@ features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000
 
 Tokenizers use only plain TensorFlow ops. So a server needs no additional library or kernel, and
-cuts texts exactly like training. Only the learning of word pieces needs a library.
+cuts texts in the same way as training. Only the learning of word pieces needs a library.
 """
 
 from mtl.features.tokenizers.byte_values import Bytes

@@ -78,7 +78,7 @@ def clean(text: str, lowercase: bool) -> str:
       lowercase: True also converts letters to lower case, and removes accents.
 
     Returns:
-      The clean text, whose length may differ.
+      The clean text, which may be longer or shorter than `text`.
     """
     return "".join(_clean_one(character, lowercase) for character in text)
 
@@ -106,13 +106,13 @@ def _find_kind(character: str) -> int:
 
 @functools.cache
 def read_tables(lowercase: bool) -> Tables:
-    """Build the tables once in each process, in a fifth of a second.
+    """Build the tables, once in each process; this takes a fifth of a second.
 
     Args:
       lowercase: True also converts letters to lower case, and removes accents.
 
     Returns:
-      The tables. All callers get the same arrays, so do not change them.
+      The tables. All callers get the same cached arrays, so do not change the arrays.
     """
     rows: dict[str, int] = {"\0": 0}  # Row 0 means no replacement; NUL never replaces a character.
     row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)

@@ -2,8 +2,8 @@
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-First, a loop over lengths finds the longest piece that begins at each character. Then, a second
-loop follows the pieces of each word. The loops process all words of a batch at once.
+First, a loop over lengths finds the longest piece that begins at each character. A second loop then
+follows the pieces of each word. The loops process all words of a batch at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pieces(NamedTuple):
 
 
 class _Letters(NamedTuple):
-    """Describes the position of M characters in words.
+    """Describes where each of M characters stands in its word.
 
     Attributes:
       word_of: the index of the word of each character, int64.
@@ -114,7 +114,7 @@ def _find_longest(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ids and lengths of the longest pieces that begin at each character, int64 [M].
 
-    The length is 0 if no piece begins at a character.
+    If no piece begins at a character, its id and its length are 0.
     """
     count = tf.size(letters.word_of, tf.int64)
 
@@ -150,7 +150,8 @@ def _find_longest(
 def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Follow the pieces of each word; return masks of piece starts and of words that can be cut.
 
-    The mask of piece starts is bool [M] over characters, and the mask of words is bool [N].
+    The mask of piece starts has an entry for each of M characters, and the mask of words an entry
+    for each of N words.
     """
     ends = row_splits[1:]
     # Append a length of 0 behind the last word.

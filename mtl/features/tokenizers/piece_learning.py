@@ -4,9 +4,10 @@ gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count
 gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
-The accumulator counts words as the graph cuts words. The library breaks ties by the order of single
-characters, which comes from a randomly seeded hash map. This module passes the characters in a
-fixed order, so that equal counts always give equal pieces.
+The accumulator counts the same words into which the graph cuts texts. Among equally frequent pairs,
+the library chooses by the order of the single characters, which comes from a randomly seeded hash
+map. This module passes the characters in a fixed order, so that equal counts always give equal
+pieces.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Pieces(types.Accumulator):
       source: a description of the texts.
       read: a function from features to strings, [N].
       size: the largest number of pieces.
-      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+      min_count: the least number of times that a character, or a pair, must occur to become a
+        piece.
       lowercase: as in `splitting.split_words`.
     """
 
@@ -85,7 +87,8 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     Args:
       counts: {word: number of occurrences}.
       size: the largest number of pieces.
-      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+      min_count: the least number of times that a character, or a pair, must occur to become a
+        piece.
     """
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)
@@ -119,7 +122,7 @@ def find_longest(pieces: Iterable[bytes]) -> int:
 
 
 def _list_singles(word: str) -> Iterator[str]:
-    """Yield the single characters of a word, with the marked forms that the library adds."""
+    """Yield the characters of a word, and the marked forms of later characters, such as `##a`."""
     yield from word
     yield from (f"{greedy.INSIDE.decode()}{character}" for character in word[1:])
 

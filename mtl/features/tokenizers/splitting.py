@@ -48,7 +48,7 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
 def _clean_points(
     points: tf.Tensor, rows: tf.Tensor, lowercase: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Clean N code points; return the clean code points [M], and the row of each."""
+    """Clean N code points; return M clean code points, and the index of the text of each."""
     places = _look_points_up("row_of", points, lowercase)
     expansions = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
     first = tf.where(tf.equal(places, 0), points, expansions[:, 0])
@@ -60,7 +60,7 @@ def _clean_points(
 
 
 def _look_points_up(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:
-    """Look up code points, int32 [N], in a table of pages."""
+    """Look up the entries of code points, int32 [N], in a paged table (see `characters.Paged`)."""
     page = tf.gather(_make_constant(f"{name}.page_of", lowercase), points // 256)
     return tf.gather(_make_constant(f"{name}.pages", lowercase), page * 256 + points % 256)
 
@@ -95,7 +95,7 @@ def cut_distinct(
     """Cut words [B, (W)] into token ids [B, (L)], with each distinct word cut once.
 
     Args:
-      words: the words of each row.
+      words: the words of each text, strings [B, (W)].
       cut: a function from distinct words, [U], to the ids of their tokens, [U, (P)].
     """
     distinct, places = tf.unique(words.flat_values)

@@ -36,8 +36,10 @@ class WordPiece(words.OfWords):
     Attributes:
       size: the largest number of pieces to learn.
       vocabulary: the path of a file with one piece per line, such as BERT's vocab.txt; None learns
-        a vocabulary. A continued run fails if the file has changed since the run started.
-      min_count: the least number of occurrences of a character, or of a pair, that becomes a piece.
+        a vocabulary. A continued run fails if the file in `vocabulary` has changed since the run
+        started.
+      min_count: the least number of times that a character, or a pair, must occur to become a
+        piece.
       lowercase: True first converts letters to lower case and removes accents.
     """
 

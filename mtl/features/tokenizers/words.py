@@ -24,8 +24,10 @@ class OfWords(types.Tokenizer):
 
     Attributes:
       vocabulary: the path of a file with one token per line; None learns the tokens from the
-        training split. A continued run fails if the file has changed since the run started.
-      min_count: the least number of occurrences of a token in the training split.
+        training split. A continued run fails if the file in `vocabulary` has changed since the run
+        started.
+      min_count: the least number of times that a token of a learned vocabulary occurs in the
+        training split.
       lowercase: True first converts letters to lower case and removes accents.
     """
 
@@ -80,15 +82,16 @@ def _is_unreachable(token: str) -> bool:
 class Words(OfWords):
     """Turns each word into a token by a vocabulary; cuts words like BERT's basic tokenizer.
 
-    Spaces separate words; each punctuation mark or ideograph is a word. Unknown words have
-    additional ids behind the vocabulary. Texts are first cleaned as in `characters`.
+    Spaces separate words; each punctuation mark or ideograph is a word. Unknown words get
+    additional ids, which follow the ids of the vocabulary. Texts are first cleaned by the rules of
+    `mtl.features.tokenizers.characters`.
 
     Attributes:
       vocabulary: the path of a file with one word per line; None learns the words from the training
-        split. A continued run fails if the file has changed since the run started.
-      min_count: the least number of occurrences in the training split of a word in the vocabulary.
-        The default is 2, because a word that occurs once says little, and its row can train the
-        vector of unknown words.
+        split. A continued run fails if the file in `vocabulary` has changed since the run started.
+      min_count: the least number of times that a word of the vocabulary occurs in the training
+        split. `min_count` is 2 by default, because a word that occurs once says little, and its row
+        can train the vector of unknown words.
       max_size: the largest number of words; the most frequent words are kept. None keeps all words.
       num_unknown: the number of ids for unknown words; a hash chooses one of these ids.
       lowercase: True first converts letters to lower case and removes accents.

@@ -145,7 +145,7 @@ def draft(arguments: argparse.Namespace) -> str:
 
 
 def _require_free(arguments: argparse.Namespace, out: pathlib.Path) -> None:
-    """Fail if an output exists, or if a page cannot be written."""
+    """Fail if an output file exists already, or if the page of `--page` cannot be written."""
     checks.at_least("--most", arguments.most, 0)
     outputs = {"--out": str(out)}
     if arguments.page:

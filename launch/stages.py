@@ -152,7 +152,7 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
       stages: the stages, each of which may build on earlier ones.
 
     Yields:
-      Each stage after its training, {metric: value}, and the number of trained steps.
+      (stage, {metric: value}, number of trained steps) for each stage, once it is trained.
     """
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)

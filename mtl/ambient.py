@@ -20,11 +20,11 @@ A training step sets the ambient values in this order, the outermost first:
 6. `whole_batch.build_batch` sets the slice, and separates replicas if there are several slices.
 7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
    gradients, they also separate tasks.
-8. A column sets the storage of its tables during a lookup.
+8. While a column looks up its tables, it sets how they are stored.
 9. `precision.run_network` sets the precision of the network.
 
-Several ambient values change how a variable is read. The changes of a variable apply in a fixed
-order: replaced, moved, pruned, shared out, quantised, selected, cast. In evaluation, prediction and
+Several ambient values change how a variable is read. A variable that is read is, in this order,
+replaced, moved, pruned, shared out, quantised, selected and cast. In evaluation, prediction and
 export, only four ambient values are set: quantisation, the storage of tables, the rows of random
 draws and stacked tasks.
 """

@@ -326,7 +326,7 @@ def _plan_run(
       folder: the folder of the run.
       tasks: the columns to predict.
       holdout: the settings that choose the held-out rows.
-      time_forms: {column: the form of its times}.
+      time_forms: {column: the form of its times, such as "%d.%m.%Y"}.
       uses: the arguments `missing`, `leave_out` and `keep`.
     """
     path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))

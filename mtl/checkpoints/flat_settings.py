@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """True if the value has the same meaning as the default."""
+        """True if the value of the setting has the same meaning as its default."""
         return self.meaning == self.default_meaning
 
     @property
@@ -113,8 +113,9 @@ def _is_difference(by_run: Mapping[str, Setting], num_runs: int) -> bool:
 def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
     """Write the value of a setting in each run, with different texts for different values.
 
-    Equal values get the `repr` in the first run with this value. If different values have the same
-    `repr`, such as long arrays, the texts are their `meaning`s.
+    The text of a value is its `repr` in the first run that has this value, so equal values get
+    equal texts. If different values have the same `repr`, such as long arrays, the text of each of
+    them is its `Setting.meaning`.
     """
     meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
     texts: dict[str | None, str] = {None: ABSENT}

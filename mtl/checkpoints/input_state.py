@@ -102,10 +102,10 @@ class InputState:
     """Saves and restores the state of a process's input iterator, in files beside the checkpoints.
 
     The state is not part of the checkpoint, because evaluations do not need the buffers of an
-    input. The state of a step is written before the checkpoint, so every checkpoint has a state.
-    Each process has one iterator, and its replicas take slices of the same batch, so there is no
-    other state. The files of an input state are compressed if this makes them smaller, because
-    buffers hold much text.
+    input. The input state of a step is written before the checkpoint of the step, so every
+    checkpoint has an input state. The state of this iterator is the whole state of the input,
+    because all replicas of a process take slices of the same batch. The files of an input state are
+    compressed if this makes them smaller, because buffers hold much text.
 
     Args:
       model_dir: the folder of the run.
@@ -236,7 +236,7 @@ class InputState:
     def keep(self, steps: Iterable[int]) -> None:
         """Remove this process's input states of all steps except `steps`.
 
-        States that were saved with other settings remain.
+        Input states that were saved with other settings are not removed.
         """
         kept_steps = list(steps)
         for digest in {self._digest, self._earlier}:

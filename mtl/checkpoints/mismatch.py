@@ -101,7 +101,7 @@ def require_same(
     """Refuse a checkpoint whose variables differ from the variables of a graph.
 
     Args:
-      checkpoint: the path, for the error.
+      checkpoint: the path of the checkpoint, for the error message.
       saved: {variable: its shape in the checkpoint}.
       wanted: {variable: its shape in the graph}.
 

@@ -423,7 +423,7 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
     earlier content of small files such as warnings.json.
 
     Yields:
-      A function that turns the removal off; call the function at the first trained step.
+      A function that turns off the removal of files; call this function at the first trained step.
     """
     before, notes = set(_list_written(model_dir)), _read_notes(model_dir)
     keeps: set[bool] = set()
@@ -457,7 +457,7 @@ def copy_notes(model_dir: str, output_dir: str) -> None:
     """Copy the statistics and small files, such as warnings.json, to a run on the same data.
 
     Args:
-      model_dir: the folder of the first run; missing files are skipped.
+      model_dir: the folder of the run to copy from; files that this run lacks are skipped.
       output_dir: the folder of the other run, which is created if needed.
     """
     folder = "statistics"
@@ -497,7 +497,7 @@ def require_writable(where: str, directory: str) -> None:
 def _list_written(model_dir: str) -> list[str]:
     """Return the files in the folder of a run that a training may have written.
 
-    Files of users and of other commands are left out.
+    Files that users or other commands have written are not returned.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     paths = [path for folder in folders for path in storage.listed(folder)]

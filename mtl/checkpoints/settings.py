@@ -71,7 +71,7 @@ def digest_of_repr(value: Any) -> str:
 
 
 def _sum_text(content: str) -> str:
-    """Return eight hexadecimal digits for a text."""
+    """Return the CRC-32 checksum of a text as eight hexadecimal digits."""
     return f"{zlib.crc32(content.encode()):08x}"
 
 

@@ -29,8 +29,8 @@ _SHOWN = 3
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     """Warn if the training files of a continued run have changed, and record the files.
 
-    Moved files, and local files with the same content, cause no warning. A file is read only if its
-    size or its time of change differs from the record.
+    A file that was moved causes no warning; neither does a local file that was written again with
+    the same content. A file is read only if its size or its time of change differs from the record.
 
     Args:
       paths: the files of the training split.

@@ -401,7 +401,7 @@ def _load_text(file: str) -> str:
 
 @contextlib.contextmanager
 def _add_place(place: Place) -> Iterator[None]:
-    """Add the file and line to an error that has none."""
+    """Name the file and line of a binding in an error that does not name them yet."""
     try:
         yield
     except PlacedError:

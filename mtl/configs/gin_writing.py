@@ -111,7 +111,7 @@ class _Writer:
         return _Part(kind, tuple(settings))
 
     def _name_target(self, target: Any) -> str:
-        """Return the name of a class or function for the gin file, and import its module there."""
+        """Add the import of a class or function to the gin file, and return its name there."""
         return f"{self._import_module(_find_homes(target)[0])}.{target.__name__}"
 
     def _import_module(self, module: str) -> str:
@@ -204,7 +204,8 @@ def _require_name(where: str, target: Any) -> None:
 def _find_homes(target: Any) -> list[str]:
     """Return the modules from which a gin file can import a class or function.
 
-    The candidates are its package and its module; neither exports a class of a notebook.
+    The candidates are the package and the module that define it; if a notebook defines it, the list
+    is empty.
     """
     module = target.__module__
     package = module.rpartition(".")[0]

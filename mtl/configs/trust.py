@@ -31,7 +31,8 @@ class Trusted:
         files or connect to servers.
 
     Raises:
-      UserError: a setting is not in `places.REFUSED`, or `settings` comes without `packages`.
+      UserError: `settings` names a setting that is not in `places.REFUSED`, or `packages` is None
+        although `settings` is not empty.
     """
 
     def __init__(self, packages: Sequence[str] | None = None, settings: Sequence[str] = ()):

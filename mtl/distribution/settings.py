@@ -42,7 +42,7 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster, in code that runs only in a process of a cluster."""
+        """The cluster; only for code that runs in a process of a cluster, where it is not None."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property

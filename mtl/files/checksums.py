@@ -34,7 +34,7 @@ def compute_checksum(data: bytes) -> str:
 def of_file(path: str) -> str:
     """Return the checksum of a file, in the form of `compute_checksum`.
 
-    A checksum takes a second per gigabyte, much less than a lookup table of the file.
+    This takes a second per gigabyte, much less time than building a lookup table from the file.
     """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -136,7 +136,7 @@ def seal(path: str, fix: str) -> None:
     """Add a checksum to a file of an earlier version, which lacks one.
 
     Args:
-      path: the file; nothing happens if the file does not exist or has a checksum.
+      path: the file; a missing file, or one that already has a checksum, is left unchanged.
       fix: the advice at the end of the error message.
 
     Raises:

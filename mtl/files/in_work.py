@@ -35,7 +35,7 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
         before it is locked, `make_path` is called again.
 
     Returns:
-      The path and the descriptor of the file.
+      The path and the descriptor of the new, locked file.
 
     Raises:
       FileExistsError: the path exists, even as a link.
@@ -88,8 +88,8 @@ def is_abandoned(path: str) -> bool | None:
     """Return whether the process that wrote a file is gone.
 
     Returns:
-      True if no process has locked the file; False if a process has. None if this is unknown,
-      because the file cannot be opened or the file system has no locks.
+      True if no process has locked the file; False if a process has. None if the state of the
+      process is unknown, because the file cannot be opened or the file system has no locks.
     """
     return _act_if_abandoned(path, lambda: None)
 
@@ -134,8 +134,8 @@ def is_folder_abandoned(folder: str) -> bool | None:
     """Return whether the process that locked a folder by `lock_folder` is gone.
 
     Returns:
-      True if no process has locked the folder; False if a process has. None if this is unknown, or
-      if the folder has no lock file.
+      True if no process has locked the folder; False if a process has. None if the state of the
+      process is unknown, or if the folder has no lock file.
     """
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 

@@ -65,13 +65,13 @@ class StepHook:
         """Prepare before the session is created, like `SessionRunHook.begin`."""
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
-        """Read the restored variables, like `SessionRunHook.after_create_session`."""
+        """Read variables after they are restored, like `SessionRunHook.after_create_session`."""
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Act at the end of training, like `SessionRunHook.end`."""
 
     def choose_more(self, step: int) -> Sequence[tf.Tensor]:
-        """Return more tensors for `on_step`; by default, none.
+        """Return additional tensors whose values `on_step` needs; by default, none.
 
         Args:
           step: the first global step that the next session call makes.
@@ -99,8 +99,8 @@ class UnseenSteps(NamedTuple):
     """Makes training steps that no hook needs to see, by session calls without hooks.
 
     Calls without hooks save time if each session call makes a single step, such as with replicas:
-    hooks take a tenth of the step of a small network. As with a loop in the graph, hooks see the
-    steps at which something is due, the last step, and one step each second.
+    hooks take a tenth of the step of a small network. Hooks see the steps at which something is
+    due, the last step, and one step each second, as they do if a loop in the graph makes the steps.
 
     Attributes:
       last_step: the last step of the run.
@@ -120,7 +120,7 @@ class UnseenSteps(NamedTuple):
 
         Args:
           session: the session of the training.
-          fetches: the fetches that make a step.
+          fetches: the tensors and ops that `Session.run` fetches to make a training step.
           step: the last step so far.
           pace: an estimate of the time for a step, in seconds.
 
@@ -141,7 +141,8 @@ class UnseenSteps(NamedTuple):
 class StepHooks(tf.compat.v1.train.SessionRunHook):
     """Runs step hooks in order, and fetches the values of a step once for all hooks.
 
-    A separate fetch for each hook would take a tenth of the step of a small network.
+    If each hook fetched its values separately, the hooks would take a tenth of the time of a step
+    of a small network.
 
     Args:
       result: the result of the step.
@@ -285,8 +286,9 @@ def closing_writers(folder: str) -> Iterator[None]:
     """Close the event writers of a folder and its subfolders at the end of a `with` block.
 
     TensorFlow caches writers by the names of their folders until the process ends. If a folder is
-    removed and another training starts there, the cached writer would write into a removed file. A
-    relative name has the same problem if the process changes its current folder.
+    removed, and another training starts in a new folder of the same name, the cached writer would
+    write into a removed file. If the process changes its current folder, the cached writer of a
+    relative name would write into the wrong folder.
     """
     try:
         yield

@@ -4,8 +4,8 @@ progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "neve
 with progress.tell_while(lambda: "exporting step 1000"):     # work between steps, or after them
     ...
 
-"waiting" is the share of the time in which steps wait for batches. If this share is large, the
-input pipeline slows the run down.
+"waiting" is the share of the time in which steps wait for batches. If steps wait for a large share
+of the time, the input pipeline slows the run down.
 """
 
 from __future__ import annotations

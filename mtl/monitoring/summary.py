@@ -174,7 +174,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _describe_profile(model_dir: str) -> str | None:
-    """Return the main result and the path of a run's last profile; None without a profile."""
+    """Return the headline and the path of the last profile of a run; None without a profile."""
     folder = os.path.join(model_dir, "profile")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     times = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}

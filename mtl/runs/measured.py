@@ -5,7 +5,8 @@ graph = evaluation_graph.EvaluationGraph(experiment, model_dir, rows.watch)
 graph.evaluate(checkpoint, hooks)
 rows.describe()                        # "48 rows, 0c5f3a9d1be27744"
 
-Two evaluations are comparable if both descriptions are equal.
+Two evaluations are comparable if the descriptions of their rows, and of their model settings, are
+equal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def hash_rows(values: Sequence[Any]) -> tf.Tensor:
     """Hash rows, such that equal rows have equal hashes in every batch.
 
     Args:
-      values: F tensors [B, ...], ragged or not.
+      values: a list of F fields, each a tensor [B, ...], ragged or not.
 
     Returns:
       Hashes, int64 [B, F + 1]: a column for each field, and a last column for the whole row.

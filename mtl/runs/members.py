@@ -31,7 +31,7 @@ _GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
-    """Replaces the heartbeat in a run with a single process, and does nothing."""
+    """Does nothing; a run with a single process uses it in place of a heartbeat."""
 
     def __exit__(self, *error) -> None:
         pass

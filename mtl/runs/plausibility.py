@@ -293,7 +293,7 @@ def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
 
 
 def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
-    """Remove a name from `same` when its values differ between rows."""
+    """Remove a task or a field from `same` once two rows have different values."""
     if values is None:
         del same[name]
         return
@@ -316,9 +316,9 @@ def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
 
 
 def _find_odd(joined_texts: bytes) -> str:
-    """Return the first line that looks like a list that was not split; "" if all look right.
+    """Return the first text that looks like a list that was not split; "" if no text does.
 
-    A text that was not split has spaces at an end, or the signs of a list.
+    Such a text has white space at an end, brackets around it, or the character | inside.
     """
     # Search all joined texts at once first, which is fast, because suspicious texts are rare.
     around = b"\n" + joined_texts + b"\n"

@@ -74,7 +74,7 @@ class _Iterator:
     """Iterates over batches in which texts are replaced by their ids, as columns read them.
 
     Args:
-      iterator: an iterator of the batches of a coded pipeline.
+      iterator: an iterator of the packed batches of a `CodedPipeline`.
       data: the pipeline.
     """
 

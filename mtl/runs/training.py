@@ -331,7 +331,7 @@ class Training:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        """The settings of the steps that hooks must see."""
+        """The steps that hooks must see, as arguments of `hooks.UnseenSteps`."""
         intervals = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,

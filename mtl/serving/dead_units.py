@@ -67,7 +67,7 @@ class _Product(NamedTuple):
 
     Attributes:
       kernel: [..., inputs, outputs].
-      rows: the channels of the input.
+      rows: the channels of the layer's input.
       columns: the units of the output.
       takes_constants: True if a constant input gives the same output at every pixel of an image.
     """
@@ -114,7 +114,7 @@ class _Units:
         self._stays: list[bool] = []
 
     def create(self, count: int) -> np.ndarray:
-        """Return the numbers of `count` new units."""
+        """Create `count` units, and return their numbers."""
         first = len(self._parents)
         self._parents += range(first, first + count)
         self._stays += [False] * count
@@ -178,7 +178,7 @@ class _Walk:
     """Follows units through a graph, and then removes units from the graph.
 
     Attributes:
-      products: {node: the dense layer or convolution}.
+      products: {node: the `_Product` that describes this dense layer or convolution}.
       kept: (op type, node, number of units) of constant units that stay, because this module cannot
         follow the op that reads the units.
     """
@@ -417,7 +417,7 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
 
 
 def _create_fixed(count: int) -> _Channels:
-    """Return `count` channels with unknown values that must stay."""
+    """Return `count` channels with unknown values, whose units must stay."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 

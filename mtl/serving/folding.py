@@ -87,8 +87,8 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     """Merge a multiplication and an addition for each channel into the preceding layer.
 
     In inference, batch norm computes `y = s x + t`. The layer `x = W h + b` and the batch norm
-    after it are together `y = (W s) h + (b s + t)`. The last node keeps its name, so nodes that
-    read it need no change.
+    after it are together `y = (W s) h + (b s + t)`. The merged layer keeps the name of its last
+    node, so nodes that read its output need no change.
 
     Args:
       graph: the graph, which this function changes.
@@ -109,7 +109,7 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 def _rewrite_node(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Apply the rule for a node; return False if no rule applies."""
+    """Rewrite a node by the rule that fits it; return False if no rule fits."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
         return False

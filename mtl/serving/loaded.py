@@ -17,7 +17,7 @@ from mtl.serving import rows
 
 
 class Loaded:
-    """The signatures of a SavedModel in a session.
+    """Calls the signatures of a SavedModel in a session.
 
     Args:
       session: an open session with the restored variables.
@@ -82,7 +82,8 @@ def open_export(directory: str) -> Loaded:
       directory: the folder of the SavedModel.
 
     Returns:
-      The signatures, with the session as the attribute `session`.
+      A `Loaded`, which calls the signatures of the SavedModel; its attribute `session` is the
+      session.
     """
     graph, config = tf.Graph(), rows.on_cpu()
     # Give this session separate threads. With shared threads, training steps that call this model

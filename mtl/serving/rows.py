@@ -38,7 +38,7 @@ class Rows:
         """Return the first rows.
 
         Args:
-          count: the number of rows to return. If there are fewer rows, all rows are returned.
+          count: the largest number of rows to return.
         """
         if count >= len(self):
             return self  # Make no copy, to keep the cached `examples`.

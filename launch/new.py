@@ -254,7 +254,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path, arguments: argparse.Namespace
 
 
 def _list_doubts(doubts: Sequence[str], most: int) -> list[str]:
-    """Return lines with the first doubts and the number of the others; [] without doubts."""
+    """Return lines with the first doubts and the number of further doubts; [] without doubts."""
     more = len(doubts) - most
     shown = [f"  - {doubt}" for doubt in doubts[:most]]
     if more > 0:

@@ -17,7 +17,8 @@ A training step sets the ambient values in this order, the outermost first:
 3. `training_loop.run_repeatedly` sets the steps in which monitors record values.
 4. `MultiTaskModel` sets frozen variables, then the precision, then the values of step extensions.
 5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
-6. `whole_batch.build_batch` sets the slice, and separates replicas if there are several slices.
+6. `whole_batch.build_batch` sets which slice of the batch is read, and separates replicas if there
+  are several slices.
 7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
    gradients, they also separate tasks.
 8. While a column looks up its tables, it sets how they are stored.
@@ -40,7 +41,8 @@ Value = TypeVar("Value")
 class Ambient(Generic[Value]):
     """A setting with a separate value in each thread, private to the module that defines it.
 
-    TensorFlow builds each replica in a separate thread, so replicas have separate values.
+    TensorFlow builds each replica in a separate thread, so replicas have separate values of this
+    setting.
 
     Args:
       name: the name of the value in a debugger.

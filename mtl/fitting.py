@@ -222,7 +222,7 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _name_arguments() -> Iterator[None]:
-    """Replace flags of `launch.new` by arguments of `fit` in errors of the draft."""
+    """In errors of the draft, name the arguments of `fit` in place of flags of `launch.new`."""
     try:
         yield
     except checks.UserError as error:
@@ -236,7 +236,7 @@ def _name_arguments() -> Iterator[None]:
 def rename_flags(text: str) -> str:
     """Return a text with arguments of `fit` in place of flags of `launch.new`.
 
-    If `fit` has no argument for a flag such as --delimiter, the text says "launch.new --delimiter".
+    A flag for which `fit` has no argument, such as --delimiter, becomes "launch.new --delimiter".
     """
 
     def rename(match: re.Match) -> str:

@@ -100,7 +100,7 @@ def evaluate(
     """Evaluate a checkpoint on a whole split.
 
     `evaluation.evaluate` lists the files that an evaluation writes. Metrics also go to the trackers
-    of the run, unless inputs are attacked.
+    of the run, unless `Experiment.attack` has moved the inputs.
 
     Args:
       experiment: the settings of the run.

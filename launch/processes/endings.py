@@ -59,7 +59,7 @@ def fail(message: str) -> NoReturn:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of commands that do not use absl; a mistake is one line.
+    """Parses the arguments of commands that do not use absl; mistakes become errors of one line.
 
     Args:
       module: the module of the command, such as "launch.new".

@@ -81,7 +81,7 @@ class BestKeeper:
 
     The record of the evaluations, `<model_dir>/best/best.json`, has the keys {metric,
     higher_is_better, last_step, evaluations_since, steps_since}. `evaluations_since` and
-    `steps_since` are the number and the steps of the evaluations since the best one. `measured_on`
+    `steps_since` are the number and the steps of the evaluations after the best one. `measured_on`
     describes the rows and the settings of the evaluations. {value, step, checkpoint} describe the
     best checkpoint, if there is one.
 

@@ -101,11 +101,11 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 class InputState:
     """Saves and restores the state of a process's input iterator, in files beside the checkpoints.
 
-    The state is not part of the checkpoint, because evaluations do not need the buffers of an
-    input. The input state of a step is written before the checkpoint of the step, so every
-    checkpoint has an input state. The state of this iterator is the whole state of the input,
-    because all replicas of a process take slices of the same batch. The files of an input state are
-    compressed if this makes them smaller, because buffers hold much text.
+    The state of the input is not part of the checkpoint, because evaluations do not need the
+    buffers of an input. The input state of a step is written before the checkpoint of the step, so
+    every checkpoint has an input state. The state of the process's iterator is the whole state of
+    its input, because all replicas of a process take slices of the same batch. The files of an
+    input state are compressed if this makes them smaller, because buffers hold much text.
 
     Args:
       model_dir: the folder of the run.

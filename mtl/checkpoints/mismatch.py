@@ -53,7 +53,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
         evaluation lacks optimizer state, for example.
 
     Returns:
-      The names of variables that start from 0, because checkpoints of old versions lack them.
+      The names of variables that checkpoints of old versions lack, and that therefore start from 0.
 
     Raises:
       UserError: the checkpoint does not fit; the text names the first variable that differs.

@@ -123,9 +123,9 @@ def repair_run(directory: str) -> None:
     """Make the newest undamaged checkpoint of a run the latest, and remove half-written files.
 
     Every variable of the checkpoint is read and compared with its checksum. If the file
-    `checkpoint`, which lists the checkpoints, is missing, the run starts anew. In this case, old
-    checkpoints move to a folder `earlier-<n>`: in the folder of the run, they would count as
-    checkpoints of the new run if the new file `checkpoint` is damaged.
+    `checkpoint`, which lists the checkpoints, is missing, the run starts anew. If a run starts
+    anew, old checkpoints move to a folder `earlier-<n>`, because in the folder of the run, they
+    would count as checkpoints of the new run if the new file `checkpoint` is damaged.
 
     Raises:
       UserError: all checkpoints of the run are damaged.

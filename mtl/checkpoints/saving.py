@@ -49,8 +49,8 @@ class Votes:
           step: the global step after the call, a scalar.
 
         Returns:
-          Arguments that fetch [step]. With several processes, they fetch [step, sums of the votes];
-          the sums have the shape [2].
+          Arguments that fetch [step]. With several processes, the arguments fetch [step, sums of
+          the votes]; the sums have the shape [2].
         """
         if self._votes is None:
             return tf1.train.SessionRunArgs([step])

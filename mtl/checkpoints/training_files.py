@@ -3,8 +3,8 @@
 training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
 `<model_dir>/training_files.json` holds the sizes and checksums of the files. In contrast to the
-files of `given_files`, training files may change, because a run may continue with other rows. For a
-run of an old version, the record is written when its training continues.
+files of `given_files`, training files may change, because a run may continue with other rows. If an
+old version of mtl has started the run, the record is written when its training continues.
 """
 
 from __future__ import annotations

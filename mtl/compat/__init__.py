@@ -2,7 +2,7 @@
 
 TensorFlow dropped `tf.estimator` in 2.16. The last release of tensorflow-estimator still works on
 later versions of TensorFlow, except that it needs a few names which TensorFlow removed as well.
-`import mtl.compat` restores these names in TensorFlow. No other package of mtl imports
+`import mtl.compat` adds the missing names to TensorFlow. No other package of mtl imports
 tensorflow_estimator.
 
     from mtl import compat          # before or after `import tensorflow`

@@ -42,7 +42,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def _restore_export_names() -> None:
-    """Restore the API name "estimator" of `tf_export`, which TensorFlow 2.16 dropped."""
+    """Let `tf_export` know the API name "estimator", which TensorFlow 2.16 has removed."""
     from tensorflow.python.util import tf_export
 
     if hasattr(tf_export, "ESTIMATOR_API_NAME"):

@@ -69,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self)
 
     def _is_in_tensorflow(self, name: str, path) -> bool:
-        """Return True if TensorFlow still has a module; submodules of an alias count as dropped."""
+        """Return True if TensorFlow still has a module, and its parent module is no alias."""
         parent = name.rpartition(".")[0]
         is_below_alias = parent in sys.modules and sys.modules[parent].__name__ != parent
         if is_below_alias:

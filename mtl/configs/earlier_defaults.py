@@ -28,7 +28,7 @@ def fill_in(
 
     Args:
       used: the bindings that an experiment uses.
-      files: the gin files in which `used` are written.
+      files: the gin files that contain the bindings in `used`.
       model_dir: the folder of the run, or None.
     """
     added: dict[tuple[str, type, str], gin_files.Binding] = {}
@@ -59,8 +59,8 @@ def _is_earlier(
 ) -> bool:
     """Return True if a saved config.gin shows that its run was trained with the old default.
 
-    In this case, config.gin omits the setting, or sets it to the old default, because this version
-    of mtl has written the old default into the file.
+    The config.gin of such a run omits the setting, or sets it to the old default, because this
+    version of mtl has written the old default into the file.
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")

@@ -82,15 +82,15 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
     """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    Settings in a file that the replacing file includes cause no warning, because the author of the
-    replacing file knew them.
+    Unused settings cause no warning if the file with the replacing binding includes their file,
+    because the author of the including file knew them.
 
     Args:
       bindings: the bindings of all files and flags, in order; the last binding of a key counts.
       root: the class that is built first.
 
     Returns:
-      One line for each warning; [] if every replaced part leaves no setting unused.
+      One line for each warning; [] if no replaced part leaves a setting unused.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]

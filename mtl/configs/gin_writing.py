@@ -204,8 +204,8 @@ def _require_name(where: str, target: Any) -> None:
 def _find_homes(target: Any) -> list[str]:
     """Return the modules from which a gin file can import a class or function.
 
-    The candidates are the package and the module that define it; if a notebook defines it, the list
-    is empty.
+    The candidates are the package and the module that define the class or function; if a notebook
+    defines it, the list is empty.
     """
     module = target.__module__
     package = module.rpartition(".")[0]

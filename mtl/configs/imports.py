@@ -30,9 +30,10 @@ _HELP = "`python -m launch.doctor` checks the installation."
 
 
 def guard() -> None:
-    """Let import errors end the process with one line, and Ctrl-C without output, until `finished`.
+    """Let import errors end the process with one line, and let Ctrl-C end it without output.
 
-    When the process ends, it does not collect garbage, which would take a second.
+    Both hold until `finished` is called. When the process ends, it does not collect garbage, which
+    would take a second.
     """
     global _is_launcher
     _is_launcher = True

@@ -190,7 +190,7 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return TensorFlow's strategy, None for a single device, and the session's settings.
+        """Return TensorFlow's strategy (None for a single device) and the settings of the session.
 
         Args:
           place: the role of this process, from `find_place`.

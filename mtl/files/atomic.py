@@ -42,10 +42,10 @@ def write(path: str, content: str | bytes) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a temporary path; its file replaces `path` at the end, or is removed after an error.
 
-    The temporary file has a random name. If the path is local, an empty temporary file already
-    exists: write into this file, and do not replace it by another file. Missing local folders are
-    created, and are removed again if the file is not written. If `path` is a pipe or a device, no
-    temporary file is made, and `path` itself is written. If `path` is a link, the target of the
+    The temporary file has a random name. If the path is local, the temporary file already exists
+    and is empty; write into this file, and do not replace it by another file. Missing local folders
+    are created, and are removed again if the file is not written. If `path` is a pipe or a device,
+    no temporary file is made, and `path` itself is written. If `path` is a link, the target of the
     link is replaced.
 
     Raises:
@@ -110,7 +110,7 @@ def _make_name(target: str) -> str:
 def _check_links(path: str) -> None:
     """Fail if a folder that everybody may write to, such as /tmp, has a link of another user.
 
-    Linux has the same rule for every process that opens a file, if `fs.protected_symlinks` is set.
+    If `fs.protected_symlinks` is set, Linux refuses such links to every process that opens a file.
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):
@@ -159,8 +159,8 @@ def identity(path: str) -> Hashable:
     """Return a value that is equal for all paths of the same file, including links.
 
     Returns:
-      The numbers of the device and the inode of an existing local file. For remote and missing
-      files: the path that `absolute` returns.
+      The numbers of the device and the inode of an existing local file, and the path that
+      `absolute` returns for a remote or missing file.
     """
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):

@@ -34,7 +34,8 @@ def compute_checksum(data: bytes) -> str:
 def of_file(path: str) -> str:
     """Return the checksum of a file, in the form of `compute_checksum`.
 
-    This takes a second per gigabyte, much less time than building a lookup table from the file.
+    To compute a checksum takes a second per gigabyte, much less time than to build a lookup table
+    from the file.
     """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:

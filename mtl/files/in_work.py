@@ -104,7 +104,7 @@ def take_turns(folder: str) -> Iterator[None]:
     """Let only one process or thread at a time enter this context for a folder.
 
     Other processes and threads wait. The lock is on the folder, because files may be replaced. On a
-    file system without locks, nobody waits.
+    file system without locks, no process waits.
 
     Args:
       folder: an existing local folder.
@@ -141,7 +141,7 @@ def is_folder_abandoned(folder: str) -> bool | None:
 
 
 def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
-    """Return `is_abandoned`; if True, first call `act` while this process locks the file."""
+    """Return the result of `is_abandoned`; if True, first call `act` while the file is locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -120,7 +120,7 @@ def connect(path: str) -> Store:
 
 
 def _read_environment() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables of clients, whose change requires a new connection."""
+    """Return the environment variables that clients read; a change requires a new connection."""
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_READ_FROM)))
 
 

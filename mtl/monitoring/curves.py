@@ -5,7 +5,7 @@ sums.trace_thresholds(0)               # ROC, precision and recall of the first 
 sums.bin_shares(0)                     # reliability
 
 The size of the sums does not depend on the number of rows. During its only pass over the split, an
-evaluation adds its rows to these sums, with the same weights as in its metrics.
+evaluation adds its rows to the sums, with the same weights as in its metrics.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Evaluator:
         """Evaluate a checkpoint, and export it as "latest"; also as "best" if no other is better.
 
         A log line shows the main metric of every task. If rows or settings have changed since the
-        evaluation of the best checkpoint, this function also evaluates the best again.
+        evaluation of the best checkpoint, this function evaluates the best checkpoint again, too.
 
         Args:
           checkpoint: the path of the checkpoint.

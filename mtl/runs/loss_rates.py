@@ -84,7 +84,7 @@ class LossRates(types.RunObserver):
         self._publish_saved(path if step else None)
 
     def _publish_saved(self, checkpoint: str | None) -> None:
-        """Pass the factors in a checkpoint to the input; without a checkpoint, they are 1."""
+        """Pass the saved factors of the rates to the input; without a checkpoint, all are 1."""
         # Let the input wait for factors from now on, because the input may start before the session
         # exists.
         self.rates.decisions.open()

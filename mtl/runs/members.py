@@ -67,7 +67,8 @@ def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: s
 
     Args:
       beat: the heartbeat of the chief.
-      checkpoint: the path of the checkpoint, whose file name is published; None for a new run.
+      checkpoint: the path of the checkpoint, of which the other processes get the file name; None
+        for a new run.
     """
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 

@@ -227,7 +227,7 @@ class Look:
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Check the labels of a split before its evaluation, and return the `Look`.
+    """Check the labels of a split before its evaluation; return the `Look` that has read them.
 
     Raises:
       UserError: no task has a label in the split.
@@ -268,7 +268,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 
 def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return the targets of the labels that are present; None if the head cannot separate them."""
+    """Return the targets of labels that are present; None if `head` does not tell which are."""
     if not isinstance(head, types.ExampleHead):
         return None
     try:
@@ -318,7 +318,8 @@ def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
 def _find_odd(joined_texts: bytes) -> str:
     """Return the first text that looks like a list that was not split; "" if no text does.
 
-    Such a text has white space at an end, brackets around it, or the character | inside.
+    A text that was not split has white space at an end, brackets around it, or the character |
+    inside.
     """
     # Search all joined texts at once first, which is fast, because suspicious texts are rare.
     around = b"\n" + joined_texts + b"\n"

@@ -39,7 +39,8 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 def fold_constants(graph: graphs.Graph) -> None:
     """Replace nodes that depend only on constants by their values.
 
-    A node stays if its value has over 1024 elements more than its inputs together.
+    A node is not replaced if its value has over 1024 elements more than all inputs of the node
+    together.
 
     Args:
       graph: the graph, which this function changes.

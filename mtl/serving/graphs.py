@@ -36,7 +36,7 @@ class Graph:
         """Return the array of a numeric constant.
 
         Args:
-          reference: a reference to the first output of the node, which is the name of the node.
+          reference: the name of the node.
 
         Returns:
           The array; None if the node is no constant, holds texts, or does not exist.

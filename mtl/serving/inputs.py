@@ -21,7 +21,7 @@ EXAMPLES = "examples"
 
 
 def length_name(field: str) -> str:
-    """Return the name of the raw input for the lengths of the lists of a field."""
+    """Return the name of the raw input that has the lengths of a field's lists."""
     return f"{field}/length"
 
 
@@ -37,8 +37,8 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
       spec: the fields of the model; labels are left out.
 
     Returns:
-      A receiver whose features are the features of the model, and whose inputs are "examples",
-      strings [B], or the alternative "raw", the raw inputs.
+      A receiver with the features of the model; its inputs are "examples", strings [B], or in place
+      of them the raw inputs, as the alternative "raw".
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
@@ -109,7 +109,7 @@ def op_name(name: str) -> str:
 def _num_rows(
     fields: Mapping[str, spec_lib.Field], parsed: Mapping[str, Any], raw: Mapping[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Return the number of rows, B: of the first required feature, else of the longest."""
+    """Return the number of rows B of the first required feature, else of the longest feature."""
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         return tf.shape(raw[required[0]], tf.int64)[0]

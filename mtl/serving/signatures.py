@@ -116,7 +116,7 @@ def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
 
 
 def _final_name(estimator_name: str) -> str:
-    """Return the final name for Estimator's name of a signature.
+    """Return the final name of a signature, from the name that Estimator gives it.
 
     `raw:serving_default` becomes `raw`, and `raw:<task>` becomes `raw/<task>`; other names stay.
     """

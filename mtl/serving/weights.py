@@ -52,7 +52,7 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the packed weights, and None or the step size for each index of the last axis."""
+    """Return the packed weights; for int8 also the step size of each index of the last axis."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None

@@ -41,7 +41,7 @@ class Stage:
 
     Attributes:
       file: the gin file.
-      params: bindings that are applied after the file.
+      params: bindings that override the bindings of the file.
       model_dir: the folder of the run.
       part: the place of this stage in the run of all stages, for trackers.
       trusted: the packages and settings that the files may use.
@@ -106,7 +106,7 @@ def plan(
 
     Args:
       files: the gin files, in the order of the stages.
-      params: bindings that are applied after each file.
+      params: bindings that override the bindings of each file.
       root: the folder that contains a folder for each stage.
       trusted: the packages and settings that the files may use.
 
@@ -138,7 +138,7 @@ def places(
 
     Args:
       file: the gin file of a stage.
-      earlier: {name of an earlier stage: its folder}.
+      earlier: {name of an earlier stage: the folder of its run}.
       trusted: the packages and settings that the file may use.
     """
     names = {binding.name for binding in gin_files.read([file], [], trusted)}

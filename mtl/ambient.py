@@ -45,8 +45,8 @@ class Ambient(Generic[Value]):
     setting.
 
     Args:
-      name: the name of the value in a debugger.
-      default: the value while no `set` is active.
+      name: the name of the setting in a debugger.
+      default: the value of the setting while no `with` block of `set` is open.
     """
 
     def __init__(self, name: str, default: Value):

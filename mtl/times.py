@@ -150,7 +150,7 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
 
     Args:
       text: a time, or any other text.
-      form: the form of the time.
+      form: the form in which the time is written.
 
     Returns:
       (year, month, day, hour, minute, second); None if the text is not a time in this form, or if

@@ -201,7 +201,7 @@ def prune(
       output_dir: the folder of the new run.
       checkpoint: "latest", "best" or a path.
       rows: the number of rows of the training split for a criterion that reads inputs or gradients.
-      on_start: called before the new run is written.
+      on_start: a function to call before the new run is written.
 
     Returns:
       The metrics of the new run, and the share of weights that were cut, in [0, 1].

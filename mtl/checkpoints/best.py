@@ -69,7 +69,8 @@ class Best:
 
         Args:
           value: the value of a new evaluation; NaN is never better.
-          best: the best value so far. Every value except NaN is better than None and NaN.
+          best: the best value of the metric so far. Every value except NaN is better than None and
+            NaN.
         """
         if best is None or math.isnan(best):
             return not math.isnan(value)

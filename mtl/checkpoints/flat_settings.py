@@ -139,7 +139,7 @@ def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]
 
     Args:
       values: {run: value}.
-      most: the largest number of characters of a text.
+      most: the largest number of characters of a shortened text.
 
     Returns:
       {run: text}. If the texts of different values would be equal, each text ends with a checksum

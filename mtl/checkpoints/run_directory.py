@@ -536,7 +536,7 @@ def shorten_error(error: Exception) -> str:
     """Return the message of an error in one line, without the name of the op.
 
     Args:
-      error: an error of TensorFlow or Python.
+      error: an error that TensorFlow or Python has raised.
 
     Returns:
       A text without a period at the end; the name of the error's class if the error has no text.

@@ -61,7 +61,7 @@ class Votes:
         """Return the result of a vote.
 
         Args:
-          fetched: the values of the tensors that `args` fetches.
+          fetched: the values of the tensors that the result of `args` fetches.
 
         Returns:
           Two bools: True if a request to stop interrupts the training; True if the training is
@@ -97,7 +97,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     input. After a request to stop, the run finishes the current step, saves and ends.
 
     Args:
-      result: the results of the steps.
+      result: the tensors that a training step computes, such as its losses.
       model_dir: the folder of the checkpoints.
       saved: the checkpoint that training continues from; None for a new run.
       every: the interval (steps, seconds); one of the two is None.

@@ -61,7 +61,7 @@ def put_place(
       message: an error that starts with "<class>.<setting>", or quotes the wrong value.
       name: the name of the class.
       scope: the gin scope in which the class was built; None if the scope is unknown.
-      bindings: all bindings of the files.
+      bindings: all bindings of the gin files.
     """
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     of_setting = _list_named(of_class, name, message)

@@ -24,7 +24,7 @@ class Built(NamedTuple):
       target: the class or function.
       scope: the gin scope in which the class or function is built.
       selector: the name of the class or function in the gin file.
-      bindings: {parameter: the binding that sets it}.
+      bindings: {parameter of the class or function: the binding that sets it}.
     """
 
     target: Any

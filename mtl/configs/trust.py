@@ -64,7 +64,7 @@ class Trusted:
 
         Args:
           selector: the name of the class or function in the file, for the error.
-          target: the class or function itself.
+          target: the class or function that the gin file names.
 
         Raises:
           UserError: the module is not trusted, or the target belongs to mtl and is not a part.
@@ -81,7 +81,7 @@ class Trusted:
         """Fail if a selector names a module outside of the trusted packages, such as `heads.os`.
 
         Args:
-          selector: the whole selector, such as "heads.os.system".
+          selector: the whole selector in the gin file, such as "heads.os.system".
           found: the object that the first names of the selector lead to; only modules are checked.
 
         Raises:

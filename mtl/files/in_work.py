@@ -54,7 +54,7 @@ def is_at(descriptor: int, path: str) -> bool:
     """Return True if a path still names an open file.
 
     Args:
-      descriptor: the descriptor of the open file.
+      descriptor: the file descriptor of the open file.
       path: the path at which the file was opened. A link at this path counts as another file.
     """
     try:

@@ -270,7 +270,7 @@ def reachable(url: str, timeout_secs: float = 5) -> bool:
 
     Args:
       url: a URL of http or https; without a port, the usual port of the scheme is tried.
-      timeout_secs: how long to wait for a connection.
+      timeout_secs: the longest time to wait for a connection, in seconds.
     """
     if urllib.request.getproxies():
         return True

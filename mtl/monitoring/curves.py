@@ -60,7 +60,7 @@ class Share(NamedTuple):
       high: the upper edge.
       weight: the sum of the weights of the rows.
       mean_prediction: the mean probability of the rows.
-      share: the share of positives among the rows.
+      share: the sum of the weights of positive rows, divided by `weight`.
     """
 
     low: float

@@ -90,7 +90,7 @@ class StepHook:
         Args:
           run_context: the context of the session call, which can end the training.
           step: the global step after the call.
-          values: the values of `result.names`, float [N].
+          values: the values of the scalars `result.names` in the last step of the call, float [N].
         """
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
     of a small network.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       hooks: the step hooks, in order.
       unseen: makes steps that no hook needs to see; None lets hooks see every step.
     """
@@ -212,9 +212,9 @@ class Summaries(StepHook):
     step.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       model_dir: the folder of the run.
-      every_steps: the number of steps between two summaries.
+      every_steps: the number of training steps between two summaries.
       batch_size: the number of rows of a step.
       writes_graph: True also writes the graph of the training for TensorBoard.
     """
@@ -325,8 +325,8 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
     """Let TensorBoard ignore earlier events from a step on, because the run repeats these steps.
 
     Args:
-      writer: the writer of the folder.
-      step: the first global step to forget.
+      writer: the event writer of the folder.
+      step: the first global step whose events are ignored.
     """
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
@@ -338,7 +338,7 @@ def forget_from(folder: str, step: int) -> None:
 
     Args:
       folder: the folder with the event files.
-      step: the first global step to forget.
+      step: the first global step whose events are ignored.
     """
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
@@ -429,8 +429,8 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
     """Calls functions before the first step, when the model is restored, and after session calls.
 
     Args:
-      on_start: called once, before the first step.
-      on_call: called after each session call.
+      on_start: a function to call once, before the first step.
+      on_call: a function to call after each session call.
     """
 
     def __init__(

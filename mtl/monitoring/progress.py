@@ -69,7 +69,7 @@ class Progress(hooks.StepHook):
     every 10 seconds. The log record of each line has the numbers as `fields`, for `--json_log`.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       last_step: the step at which the run ends.
       batch_size: the number of rows of a step, over all replicas.
       losses: the names of the losses to show beside their sum.

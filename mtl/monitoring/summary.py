@@ -85,7 +85,7 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
     """Format the metrics of several evaluations as a table.
 
     Args:
-      found: {name of a row: {metric: value}}.
+      found: {name of an evaluation: {metric: value}}.
       shown: the names of the metrics, which are the columns.
     """
     lines = [["", *shown]]
@@ -101,7 +101,7 @@ def describe_evaluation(
 
     Args:
       metrics: {metric: value}, with `global_step`.
-      shown: the names of metrics to show.
+      shown: the names of the metrics to show in the line.
       best: the name of the metric that chooses the best checkpoint, which is also shown.
       is_best: True if this evaluation is the best so far.
     """

@@ -29,7 +29,7 @@ def keep_fields(
     Args:
       model_fn: takes features, labels and a mode, and returns an EstimatorSpec.
       names: the fields to return; an empty list returns `model_fn` itself.
-      own: the features that the model reads.
+      own: the names of the features that the model reads.
     """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -104,7 +104,7 @@ def require_no_output(name: str, outputs: Iterable[str]) -> None:
 
     Args:
       name: the name of the field.
-      outputs: the names of the predictions.
+      outputs: the names of the predictions of the model.
 
     Raises:
       UserError: a prediction has the name of the field.

@@ -62,8 +62,8 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         """Return the hooks of an evaluation with these tensors; called when the graph is built.
 
         Args:
-          features: {field: [B, ...]}, ragged or not.
-          labels: {field: [B, ...]}, ragged or not.
+          features: {field: [B, ...]}, the features of a batch, ragged or not.
+          labels: {field: [B, ...]}, the labels of a batch, ragged or not.
           logits: the logits of the tasks, which are not hashed.
         """
         del logits

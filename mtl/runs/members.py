@@ -66,7 +66,7 @@ def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: s
     """Tell the other processes that the chief trains, and the checkpoint that it starts from.
 
     Args:
-      beat: the heartbeat of the chief.
+      beat: the heartbeat of the chief, which publishes that the chief trains.
       checkpoint: the path of the checkpoint, of which the other processes get the file name; None
         for a new run.
     """

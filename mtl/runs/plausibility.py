@@ -52,7 +52,7 @@ class Look:
       data: the source of the rows.
       split: the split.
       columns: True also checks the features.
-      whole: False only checks that labels are present.
+      whole: False only checks that labels are present, and ignores their values.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class SourceEpochs(types.RunObserver):
 
     Args:
       model_dir: the folder of the run.
-      every: the number of steps between two summaries.
+      every: the number of training steps between two summaries.
     """
 
     def __init__(self, model_dir: str, every: int):

@@ -46,7 +46,7 @@ class Coding(types.RunObserver):
     """Observes a training whose input has ids of values in place of texts.
 
     Args:
-      encoders: functions that look up the ids of values.
+      encoders: {field: {column: function}}, the functions that look up the ids of values.
     """
 
     def __init__(self, encoders: coded_rows.Encoders):

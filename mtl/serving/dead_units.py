@@ -68,7 +68,7 @@ class _Product(NamedTuple):
     Attributes:
       kernel: [..., inputs, outputs].
       rows: the channels of the layer's input.
-      columns: the units of the output.
+      columns: the units of the layer's output.
       takes_constants: True if a constant input gives the same output at every pixel of an image.
     """
 
@@ -345,7 +345,7 @@ class _Walk:
         """Remove units from all constants.
 
         Args:
-          is_removed: a mask of the units, bool [units].
+          is_removed: a mask of the units to remove, bool [units].
         """
 
         def are_kept(units: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ class Loaded:
         """Call several signatures with the same inputs.
 
         Args:
-          names: the names of the signatures.
+          names: the names of the signatures to call.
           given: {input: value}, in which inputs with a default may be missing; or a list of
             serialized tf.Examples.
 

@@ -108,7 +108,7 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
 
     Args:
       make_dataset: builds a dataset of batches {field: [B, ...]} in the default graph.
-      spec: the fields; labels are left out.
+      spec: the fields of the dataset; labels are left out.
       count: the largest number of rows to read.
     """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}

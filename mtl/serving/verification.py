@@ -131,7 +131,7 @@ def require_close(
     Args:
       where: the name of the output, for the error.
       value: the output of the export, [N, ...].
-      wanted: the expected values, [N, ...].
+      wanted: the expected values of this output, [N, ...].
       allowed: the largest allowed difference.
       source: the words before the expected value in the error message.
 

@@ -55,7 +55,7 @@ class Ambient(Generic[Value]):
         )
 
     def get(self) -> Value:
-        """Return the innermost value that was set, or the default."""
+        """Return the value of the innermost open `set` block, or the default."""
         return self._variable.get()
 
     @contextlib.contextmanager

@@ -53,7 +53,7 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
       model_dir: the folder of the run.
 
     Returns:
-      {purpose: checksum}, as recorded when the run started.
+      {purpose of a file: its checksum}, as recorded when the run started.
 
     Raises:
       UserError: a file has changed; the text names it.

@@ -179,7 +179,7 @@ class InputState:
         self._start = iterator.initializer
 
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
-        """Save the state of the input after this step.
+        """Save the state that the input has after this step.
 
         If a source, such as a Python generator, cannot save its state, a warning says so once.
         """

@@ -159,7 +159,7 @@ def _drop_damaged(paths: Sequence[str]) -> list[str]:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """Leave out checkpoints whose removal a killed `add_checkpoint` has begun."""
+    """Return the checkpoints without those that a killed `add_checkpoint` has partly removed."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 

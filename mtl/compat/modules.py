@@ -45,7 +45,7 @@ ALIASES = {
 
 
 def install() -> None:
-    """Register the finder of replacements in `sys.meta_path`, once."""
+    """Register the finder of replacement modules in `sys.meta_path`, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -32,7 +32,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlacedError(checks.UserError):
-    """An error whose message starts with the file and line."""
+    """An error whose message starts with the file and line of a binding."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ class _Code:
 
 
 def write(experiment: Any) -> str:
-    """Return an experiment as a gin file.
+    """Return the text of a gin file that builds an experiment.
 
     Raises:
       UserError: a gin file cannot name a part, such as a class that a notebook defines.
@@ -182,7 +182,7 @@ class _Writer:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function as the value of a setting."""
+    """Stands for a function that is the value of a setting."""
 
     target: Any
 

@@ -244,7 +244,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 def _describe_problem(error: BaseException | None) -> str | None:
     """Describe which file cannot be written or reached, and why.
 
-    Return None for errors that are not about storage.
+    If the error is not about storage, the function returns None.
     """
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)

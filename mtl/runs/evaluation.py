@@ -497,7 +497,7 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 class _Passing(tf.compat.v1.train.SessionRunHook):
     """Counts the batches of an evaluation, and ends the process after a request to stop.
 
-    The next start of the run evaluates the checkpoint again.
+    If the evaluation of a checkpoint was interrupted, the next start of the run repeats it.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):

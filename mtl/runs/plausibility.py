@@ -95,7 +95,7 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Check each batch of the split, and yield it.
+        """Yield the batches of the split, and check each of them before.
 
         Args:
           batches: the batches (features, labels) of eager tensors, from the first batch of the
@@ -182,7 +182,7 @@ class Look:
         return constant + no_texts + odd
 
     def _describe_rows(self) -> list[str]:
-        """Return lines about a split of few rows."""
+        """Return lines that warn of a split with few rows."""
         split, batch = self._split, self._data.batch_size
         if not self._is_whole:
             return []

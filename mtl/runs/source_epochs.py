@@ -22,7 +22,7 @@ def observe(run: types.ObservedRun) -> SourceEpochs:
 
 
 class SourceEpochs(types.RunObserver):
-    """Writes epochs with the summaries of the training.
+    """Writes the epochs of each source of a mixture, every `every` steps.
 
     Args:
       model_dir: the folder of the run.
@@ -45,7 +45,7 @@ class SourceEpochs(types.RunObserver):
 
 
 class _Write(hooks.StepHook):
-    """Writes a scalar for each source."""
+    """Writes the epochs of each source of a mixture as a scalar."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 
 
 def fold_constants(graph: graphs.Graph) -> None:
-    """Replace nodes that depend only on constants by their values.
+    """Replace each node that depends only on constants by a constant with its value.
 
     A node is not replaced if its value has over 1024 elements more than all inputs of the node
     together.
@@ -96,7 +96,7 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
       names: the names of the nodes that the graph must compute.
 
     Returns:
-      The graph, without nodes that `names` do not need.
+      The graph without the nodes that are not needed to compute `names`.
     """
     for node in list(graph.nodes.values()):
         if node.op.startswith("FusedBatchNorm"):

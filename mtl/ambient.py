@@ -6,8 +6,8 @@ _PRUNED.get()                                            # in a layer, for examp
 
 A user's network calls `layers.dense` and `get_variable`. The network does not know whether its
 variables are frozen, quantised, cut into shards or cast, or which slice of the batch it sees. The
-functions of `mtl.layers` read such settings from ambient values. docs/ambient.md lists all ambient
-values.
+functions of `mtl.layers` read from ambient values how to treat variables. docs/ambient.md lists all
+ambient values.
 
 A training step sets the ambient values in this order, the outermost first:
 

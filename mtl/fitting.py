@@ -222,7 +222,7 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _name_arguments() -> Iterator[None]:
-    """In errors of the draft, name the arguments of `fit` in place of flags of `launch.new`."""
+    """In the errors of drafting, name arguments of `fit` in place of flags of `launch.new`."""
     try:
         yield
     except checks.UserError as error:

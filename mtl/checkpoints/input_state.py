@@ -110,8 +110,8 @@ class InputState:
     Args:
       model_dir: the folder of the run.
       settings: the settings that determine the order of the examples. A state is used only if it
-        was saved with settings of the same meaning. A state of an old version is used only if the
-        `repr` of the settings is the same.
+        was saved with settings of the same meaning. A state that an old version of mtl has saved is
+        used only if the `repr` of the settings is the same.
       readers: the number of processes, each of which reads a part of the data.
       rank: the number of this process, from 0.
       starts_anywhere: True if the input can start at any step without a saved state.

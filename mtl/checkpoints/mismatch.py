@@ -29,7 +29,8 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
       checkpoint: the path of the checkpoint to restore; None returns `model_fn` unchanged.
 
     Returns:
-      A function with the same arguments, which raises a UserError if the checkpoint does not fit.
+      A function with the arguments of `model_fn`, which raises a UserError if the checkpoint does
+      not fit.
     """
     if checkpoint is None:
         return model_fn

@@ -4,7 +4,8 @@ training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
 `<model_dir>/training_files.json` holds the sizes and checksums of the files. In contrast to the
 files of `given_files`, training files may change, because a run may continue with other rows. If an
-old version of mtl has started the run, the record is written when its training continues.
+old version of mtl has started the run, `training_files.json` is written when its training
+continues.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def _is_earlier(
 ) -> bool:
     """Return True if a saved config.gin shows that its run was trained with the old default.
 
-    The config.gin of such a run omits the setting, or sets it to the old default, because this
-    version of mtl has written the old default into the file.
+    If the run was trained with the old default, its config.gin omits the setting, or sets it to the
+    old default, because this version of mtl has written the old default into the file.
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")

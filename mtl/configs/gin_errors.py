@@ -74,7 +74,7 @@ def put_place(
 def _list_named(
     bindings: Sequence[gin_files.Binding], name: str, message: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of the setting that starts a message, else of the value it quotes."""
+    """Return the bindings that a message is about, by the setting or the value that it names."""
     setting = re.match(rf"{name}\.(\w+)", message)
     matches = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
     if matches:

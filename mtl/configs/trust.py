@@ -93,7 +93,8 @@ class Trusted:
     def check_built(self, part: Any) -> None:
         """Fail if a setting may run code, write or connect, or names a module without trust.
 
-        Parts run code, write or connect only when a graph is built, so this check comes in time.
+        Parts run code, write or connect only when a graph is built, so this check before the build
+        is early enough.
 
         Args:
           part: a built part, such as an experiment; the parts inside it are checked, too.

@@ -99,7 +99,7 @@ def _replace_remote(path: str) -> Iterator[str]:
 
 
 def _is_partial(name: object) -> bool:
-    """Return True if an error names a temporary file or, as errors of writes do, no file."""
+    """Return True if an error names a temporary file, or no file, as errors of writes do."""
     return name is None or _PARTIAL.fullmatch(str(name)) is not None
 
 
@@ -110,7 +110,7 @@ def _make_name(target: str) -> str:
 def _check_links(path: str) -> None:
     """Fail if a folder that everybody may write to, such as /tmp, has a link of another user.
 
-    If `fs.protected_symlinks` is set, Linux refuses such links to every process that opens a file.
+    If `fs.protected_symlinks` is set, Linux refuses links of other users in such folders, too.
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):

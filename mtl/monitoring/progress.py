@@ -134,7 +134,7 @@ class Progress(hooks.StepHook):
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _fit_words(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
-        """Return the bar's format, and the longest text that leaves ten columns for the bar."""
+        """Return the format of the progress bar, and the longest text that fits beside it."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)

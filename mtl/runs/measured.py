@@ -59,7 +59,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return the hooks of an evaluation with these tensors; called when the graph is built.
+        """Return hooks that hash these tensors of an evaluation; called while its graph is built.
 
         Args:
           features: {field: [B, ...]}, the features of a batch, ragged or not.

@@ -95,7 +95,7 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Yield the batches of the split, and check each of them before.
+        """Yield the batches of the split, after checking each batch.
 
         Args:
           batches: the batches (features, labels) of eager tensors, from the first batch of the

@@ -205,7 +205,7 @@ def _build_counts(
     spec: spec_lib.Spec,
     statistics: types.Statistics,
 ) -> tuple[tf.compat.v1.Session, tf.Tensor, list[tf.Tensor]]:
-    """Return a session, the tensor of the counts, and a list with the input for tf.Examples.
+    """Return a session, the tensor of the counts, and the placeholders for tf.Examples.
 
     The graph parses only `fields`.
     """

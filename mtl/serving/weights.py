@@ -73,7 +73,7 @@ def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bo
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """Return True if a node looks up rows of a table along the first axis."""
+    """Let a lookup read packed rows, and unpack them in a node with the lookup's old name."""
     table = cast(np.ndarray, graph.value(lookup.input[0]))  # Packed by `pack_weights`.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)

@@ -18,7 +18,7 @@ A training step sets the ambient values in this order, the outermost first:
 4. `MultiTaskModel` sets frozen variables, then the precision, then the values of step extensions.
 5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
 6. `whole_batch.build_batch` sets which slice of the batch is read, and separates replicas if there
-  are several slices.
+   are several slices.
 7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
    gradients, they also separate tasks.
 8. While a column looks up its tables, it sets how they are stored.

@@ -56,7 +56,7 @@ class Share(NamedTuple):
     """Rows whose predicted probabilities lie between `low` and `high`.
 
     Attributes:
-      low: the lowest predicted probability of the bin.
+      low: the lower edge of the bin of predicted probabilities.
       high: the upper edge.
       weight: the sum of the weights of the rows.
       mean_prediction: the mean probability of the rows.

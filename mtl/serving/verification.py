@@ -124,9 +124,9 @@ def require_close(
 ) -> float:
     """Fail if two arrays differ too much; return their largest difference.
 
-    If the expected number is above 1, the difference is divided by it. Equal infinities, and two
-    NaNs, have the difference 0. A NaN or an infinity has an infinite difference from other values.
-    Two different classes or texts have the difference 1.
+    If the absolute value of the expected number is above 1, the difference is divided by this
+    absolute value. Equal infinities, and two NaNs, have the difference 0. A NaN or an infinity has
+    an infinite difference from other values. Two different classes or texts have the difference 1.
 
     Args:
       where: the name of the output, for the error.

@@ -2,8 +2,8 @@ r"""Trains several gin files in order, each in a separate folder under --model_d
 
 Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
 earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. For a training without
-launch.stages, such a file binds the folder itself: joint_dir = "runs/joint". Finished stages are
-not trained again, and an interrupted stage continues.
+launch.stages, a file that builds on joint.gin binds the macro itself, as in joint_dir =
+"runs/joint". Finished stages are not trained again, and an interrupted stage continues.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt

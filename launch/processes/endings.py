@@ -21,7 +21,7 @@ def run(main: Callable[[], None]) -> None:
     """Call `main`, and end the process if `main` fails.
 
     Args:
-      main: the work of a command.
+      main: the function that does the work of a command.
 
     Raises:
       SystemExit: with code 2 after a `UserError` or a failed import, and 130 after Ctrl-C. Other

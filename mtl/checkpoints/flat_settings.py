@@ -86,8 +86,8 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return {setting: {run: value}} for the settings in which runs differ.
 
     If some runs lack a part, only the part's settings with values other than the defaults are
-    returned. Different values have different texts. The texts may be long; `cut_apart` shortens
-    long texts.
+    returned. Different values have different texts. The texts of values may be long; `cut_apart`
+    shortens long texts.
 
     Args:
       experiments: {run: its experiment}.

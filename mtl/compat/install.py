@@ -1,7 +1,8 @@
 """Restores `tf.estimator`, and the names in TensorFlow that tensorflow-estimator needs.
 
-A name is restored only if it is missing. An existing function is changed only by
-`mtl.compat.collectives`, because the original would end some runs, even on TensorFlow 2.15.
+A name is added to TensorFlow only if TensorFlow lacks it. Only `mtl.compat.collectives` changes a
+function that TensorFlow has, because the original function would end some runs, even on TensorFlow
+2.15.
 
     estimator, estimator_v1 = install.install()     # `import mtl.compat` calls it
 """

@@ -110,7 +110,7 @@ def _make_name(target: str) -> str:
 def _check_links(path: str) -> None:
     """Fail if a folder that everybody may write to, such as /tmp, has a link of another user.
 
-    If `fs.protected_symlinks` is set, Linux refuses links of other users in such folders, too.
+    If `fs.protected_symlinks` is set, Linux refuses links of other users in shared folders, too.
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):

@@ -225,7 +225,7 @@ class Leading(tf.compat.v1.train.SessionRunHook):
 
     The hook lets the workers begin when all variables have values: a worker that began earlier
     would sleep for half a minute. If another process got a request to stop, the hook passes the
-    request on to the chief. The hook runs before the hook that saves checkpoints.
+    request on to the chief. The hook of this class runs before the hook that saves checkpoints.
     """
 
     def __init__(

@@ -5,7 +5,8 @@ graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded g
 After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is
 constant, and its contribution is added to the biases of the next layers. This module follows units
 through operations that do not mix channels: products with constant kernels, additions, activations,
-pooling, concatenation and flattening. A unit that another operation reads is not removed.
+pooling, concatenation and flattening. If an operation of another kind reads a unit, the unit is not
+removed.
 """
 
 from __future__ import annotations

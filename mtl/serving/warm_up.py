@@ -81,7 +81,7 @@ def write(
       directory: the folder of the SavedModel.
       model_name: the name of the model for clients.
       signature_defs: {name: SignatureDef} of the SavedModel.
-      held_out: the rows of the request with all rows.
+      held_out: the held-out rows, all of which the larger request has.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)

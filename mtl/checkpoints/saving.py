@@ -100,13 +100,15 @@ class Saving(tf.compat.v1.train.SessionRunHook):
       result: the tensors that a training step computes, such as its losses.
       model_dir: the folder of the checkpoints.
       saved: the checkpoint that training continues from; None for a new run.
-      every: the interval (steps, seconds); one of the two is None.
+      every: the interval between checkpoints, (steps, seconds), of which one is None.
       inputs: saves and restores the state of the input of this process.
       votes: decides when to stop.
-      evaluate: called with each checkpoint of a trained step; returns True to end training.
+      evaluate: a function that is called with each checkpoint of a trained step, and returns True
+        to end the training.
       keep: how many of the latest checkpoints to keep.
       evaluated: returns the last evaluated step; checkpoints of later steps are kept, too.
-      before: called with the step before its checkpoint is written, to save additional state.
+      before: a function that is called with the step before the checkpoint of this step is written,
+        to save additional state.
       is_chief: True if this process writes the checkpoints. Other processes also save, to a
         temporary folder, because a saved value may be a sum over all processes.
     """

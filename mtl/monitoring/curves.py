@@ -92,12 +92,13 @@ class Counted:
 
     Attributes:
       names: the names of the K classes with curves.
-      confusion: [C, C], true by predicted classes; None for tasks whose rows have several classes.
+      confusion: [C, C], sums of weights by the true class and the predicted class; None for tasks
+        whose rows have several classes.
       hits: [K, N + 1], sums of weights of the rows of each class; the index is the number of
         thresholds, 0 to N, that the score of a row reaches.
       misses: [K, N + 1], sums of weights like `hits`, but of the rows that are not of the class.
-      by_logit: [2, K, M], sums of weights in M bins of the logit: of rows of other classes, and of
-        rows of the class.
+      by_logit: [2, K, M], sums of weights in M bins of the logit; the first index is 0 for rows of
+        other classes, and 1 for rows of the class.
       by_share: [3, K, 15], sums of weights, predictions and positives in 15 bins of probability.
     """
 

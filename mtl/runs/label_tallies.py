@@ -103,7 +103,7 @@ class Missing:
 
 
 def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
-    """Return {reason: number of rows without a label} for rows [B, ...]."""
+    """Return {reason for a missing label: number of rows} for the label values [B, ...] of rows."""
     values = label.reshape(len(label), -1)
     absent = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if values.dtype.kind != "f":

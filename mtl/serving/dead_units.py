@@ -132,7 +132,7 @@ class _Units:
             self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Let units at the same position stay or be removed together; return the units."""
+        """Let units at each position of two tensors stay or be removed together; return them."""
         for left, right in zip(first, second, strict=True):
             if _FIXED in (left, right):
                 self.fix(np.array([left, right]))
@@ -165,7 +165,7 @@ class _Units:
 
 
 def _are_needed(product: _Product, is_removed: np.ndarray) -> np.ndarray:
-    """Return a mask of a product's inputs, bool [inputs], True for inputs that are needed."""
+    """Return a mask of the inputs that a layer needs, bool [inputs], True if needed."""
     # Ignore weights to removed units, so that chains of units are removed, one unit in each round.
     kernel = product.kernel[..., ~is_removed[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
@@ -199,7 +199,7 @@ class _Walk:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the channels of an operation's outputs; on failure, keep the units of its inputs."""
+        """Find the channels of an operation's outputs; if this fails, keep all units it reads."""
         outputs = self._follow_operation(operation)
         if outputs is None:
             for tensor in operation.inputs:

@@ -147,7 +147,7 @@ def _swap_operations(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """Return a node's computed input and its constant input [C] or []; else (None, None)."""
+    """Return the computed input and the constant input, [C] or [], of a node, or (None, None)."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
     # The constant may be the first or the second input of an addition or multiplication.

@@ -327,7 +327,8 @@ def _plan_run(
       tasks: the columns to predict.
       holdout: the settings that choose the held-out rows.
       time_forms: {column: the form of its times, such as "%d.%m.%Y"}.
-      uses: the arguments `missing`, `leave_out` and `keep`.
+      uses: {name of an argument: its columns or texts} for the arguments `missing`, `leave_out` and
+        `keep` of `fit`.
     """
     path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
     if test is not None:

@@ -127,7 +127,7 @@ def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Shorten a text to at most `most` characters; " ... " replaces the middle."""
+    """Shorten a text to at most `most` characters, with three dots in place of its middle."""
     if len(text) <= most:
         return text
     end = most // 6

@@ -31,7 +31,7 @@ class Finding:
 
     Attributes:
       name: the package or device that was checked.
-      found: the text after the name: a version, devices or a problem.
+      found: a version, devices or a problem, which is shown after the name.
       state: "ok", "note" (works in part) or "wrong" (does not work).
       fix: a command or advice, if the state is not "ok".
     """

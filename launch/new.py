@@ -145,7 +145,7 @@ def draft(arguments: argparse.Namespace) -> str:
 
 
 def _require_free(arguments: argparse.Namespace, out: pathlib.Path) -> None:
-    """Fail if an output exists, or if a page cannot be written."""
+    """Fail if an output file exists already, or if the page of `--page` cannot be written."""
     checks.at_least("--most", arguments.most, 0)
     outputs = {"--out": str(out)}
     if arguments.page:
@@ -254,7 +254,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path, arguments: argparse.Namespace
 
 
 def _list_doubts(doubts: Sequence[str], most: int) -> list[str]:
-    """Return lines with the first doubts and the number of the others; [] without doubts."""
+    """Return lines with the first doubts and the number of further doubts; [] without doubts."""
     more = len(doubts) - most
     shown = [f"  - {doubt}" for doubt in doubts[:most]]
     if more > 0:

@@ -1,9 +1,9 @@
 r"""Trains several gin files in order, each in a separate folder under --model_dir.
 
 Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
-earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. The file also binds
-joint_dir = "runs/joint", the folder for a training without launch.stages. Finished stages are not
-trained again, and an interrupted stage continues.
+earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. For a training without
+launch.stages, a file that builds on joint.gin binds the macro itself, as in joint_dir =
+"runs/joint". Finished stages are not trained again, and an interrupted stage continues.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt
@@ -41,7 +41,7 @@ class Stage:
 
     Attributes:
       file: the gin file.
-      params: bindings that are applied after the file.
+      params: bindings that override the bindings of the file.
       model_dir: the folder of the run.
       part: the place of this stage in the run of all stages, for trackers.
       trusted: the packages and settings that the files may use.
@@ -106,7 +106,7 @@ def plan(
 
     Args:
       files: the gin files, in the order of the stages.
-      params: bindings that are applied after each file.
+      params: bindings that override the bindings of each file.
       root: the folder that contains a folder for each stage.
       trusted: the packages and settings that the files may use.
 
@@ -138,7 +138,7 @@ def places(
 
     Args:
       file: the gin file of a stage.
-      earlier: {name of an earlier stage: its folder}.
+      earlier: {name of an earlier stage: the folder of its run}.
       trusted: the packages and settings that the file may use.
     """
     names = {binding.name for binding in gin_files.read([file], [], trusted)}
@@ -152,7 +152,7 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
       stages: the stages, each of which may build on earlier ones.
 
     Yields:
-      Each stage after its training, {metric: value}, and the number of trained steps.
+      (stage, {metric: value}, number of trained steps) for each stage, once it is trained.
     """
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)

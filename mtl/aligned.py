@@ -11,7 +11,7 @@ def align_columns(rows: Iterable[Sequence[str]], right: Collection[int] = ()) ->
 
     Args:
       rows: the cells of each row; all rows have the same number of cells.
-      right: the indices of right-aligned columns, such as numbers.
+      right: the indices of the columns that are aligned to the right, such as numbers.
     """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

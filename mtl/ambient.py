@@ -6,8 +6,8 @@ _PRUNED.get()                                            # in a layer, for examp
 
 A user's network calls `layers.dense` and `get_variable`. The network does not know whether its
 variables are frozen, quantised, cut into shards or cast, or which slice of the batch it sees. The
-functions of `mtl.layers` read such settings from ambient values. docs/ambient.md lists all ambient
-values.
+functions of `mtl.layers` read from ambient values how to treat variables. docs/ambient.md lists all
+ambient values.
 
 A training step sets the ambient values in this order, the outermost first:
 
@@ -17,14 +17,15 @@ A training step sets the ambient values in this order, the outermost first:
 3. `training_loop.run_repeatedly` sets the steps in which monitors record values.
 4. `MultiTaskModel` sets frozen variables, then the precision, then the values of step extensions.
 5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
-6. `whole_batch.build_batch` sets the slice, and separates replicas if there are several slices.
+6. `whole_batch.build_batch` sets which slice of the batch is read, and separates replicas if there
+   are several slices.
 7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
    gradients, they also separate tasks.
-8. A column sets the storage of its tables during a lookup.
+8. While a column looks up its tables, it sets how they are stored.
 9. `precision.run_network` sets the precision of the network.
 
-Several ambient values change how a variable is read. The changes of a variable apply in a fixed
-order: replaced, moved, pruned, shared out, quantised, selected, cast. In evaluation, prediction and
+Several ambient values change how a variable is read. A variable that is read is, in this order,
+replaced, moved, pruned, shared out, quantised, selected and cast. In evaluation, prediction and
 export, only four ambient values are set: quantisation, the storage of tables, the rows of random
 draws and stacked tasks.
 """
@@ -40,11 +41,12 @@ Value = TypeVar("Value")
 class Ambient(Generic[Value]):
     """A setting with a separate value in each thread, private to the module that defines it.
 
-    TensorFlow builds each replica in a separate thread, so replicas have separate values.
+    TensorFlow builds each replica in a separate thread, so replicas have separate values of this
+    setting.
 
     Args:
-      name: the name of the value in a debugger.
-      default: the value while no `set` is active.
+      name: the name of the setting in a debugger.
+      default: the value of the setting while no `with` block of `set` is open.
     """
 
     def __init__(self, name: str, default: Value):
@@ -53,7 +55,7 @@ class Ambient(Generic[Value]):
         )
 
     def get(self) -> Value:
-        """Return the innermost value that was set, or the default."""
+        """Return the value of the innermost open `set` block, or the default."""
         return self._variable.get()
 
     @contextlib.contextmanager

@@ -7,8 +7,8 @@ with deferred.imports():
 
 verbs.train(experiment, model_dir)            # imports mtl.verbs, and TensorFlow with it
 
-Every module of `mtl` imports TensorFlow from `mtl.deferred`. Therefore gin can build all parts of a
-run, and their checks can report mistakes, before TensorFlow is imported. A module whose classes
+Every module of `mtl` imports TensorFlow from `mtl.deferred`, so gin can build all parts of a run,
+and their checks can report mistakes, before TensorFlow itself is imported. A module whose classes
 inherit from classes of TensorFlow imports TensorFlow at once. A module that imports TensorFlow at
 once is itself imported in a block `with deferred.imports()`. Type checkers see ordinary imports.
 

@@ -222,7 +222,7 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _name_arguments() -> Iterator[None]:
-    """Replace flags of `launch.new` by arguments of `fit` in errors of the draft."""
+    """In the errors of drafting, name arguments of `fit` in place of flags of `launch.new`."""
     try:
         yield
     except checks.UserError as error:
@@ -236,7 +236,7 @@ def _name_arguments() -> Iterator[None]:
 def rename_flags(text: str) -> str:
     """Return a text with arguments of `fit` in place of flags of `launch.new`.
 
-    If `fit` has no argument for a flag such as --delimiter, the text says "launch.new --delimiter".
+    A flag for which `fit` has no argument, such as --delimiter, becomes "launch.new --delimiter".
     """
 
     def rename(match: re.Match) -> str:
@@ -326,8 +326,9 @@ def _plan_run(
       folder: the folder of the run.
       tasks: the columns to predict.
       holdout: the settings that choose the held-out rows.
-      time_forms: {column: the form of its times}.
-      uses: the arguments `missing`, `leave_out` and `keep`.
+      time_forms: {column: the form of its times, such as "%d.%m.%Y"}.
+      uses: {name of an argument: its columns or texts} for the arguments `missing`, `leave_out` and
+        `keep` of `fit`.
     """
     path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
     if test is not None:

@@ -188,7 +188,7 @@ class Model:
 
         Args:
           data: a DataFrame, a dict of arrays or a list of dicts, with features and labels.
-          split: a split of the run's source.
+          split: the name of a split of the run's source.
 
         Raises:
           UserError: `data` and `split` are both set, or the rows or the split have an error.

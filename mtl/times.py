@@ -116,7 +116,7 @@ def check_form(where: str, form: str) -> None:
       form: the value of the setting, such as "milliseconds" or "%d.%m.%Y".
 
     Raises:
-      UserError: the form is neither, or `read_form` refuses it.
+      UserError: the form is neither a unit of `SINCE_1970` nor a form that `read_form` takes.
     """
     checks.is_a(where, form, str, "be a form such as '%d.%m.%Y'")
     if form in SINCE_1970:
@@ -146,11 +146,11 @@ def read_time(text: str) -> float:
 
 
 def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
-    """Return the numbers of a time.
+    """Return year, month, day, hour, minute and second of a time that is written as a text.
 
     Args:
       text: a time, or any other text.
-      form: the form of the time.
+      form: the form in which the time is written.
 
     Returns:
       (year, month, day, hour, minute, second); None if the text is not a time in this form, or if

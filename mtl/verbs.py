@@ -100,7 +100,7 @@ def evaluate(
     """Evaluate a checkpoint on a whole split.
 
     `evaluation.evaluate` lists the files that an evaluation writes. Metrics also go to the trackers
-    of the run, unless inputs are attacked.
+    of the run, unless `Experiment.attack` has moved the inputs.
 
     Args:
       experiment: the settings of the run.
@@ -201,7 +201,7 @@ def prune(
       output_dir: the folder of the new run.
       checkpoint: "latest", "best" or a path.
       rows: the number of rows of the training split for a criterion that reads inputs or gradients.
-      on_start: called before the new run is written.
+      on_start: a function to call before the new run is written.
 
     Returns:
       The metrics of the new run, and the share of weights that were cut, in [0, 1].

@@ -21,7 +21,7 @@ def run(main: Callable[[], None]) -> None:
     """Call `main`, and end the process if `main` fails.
 
     Args:
-      main: the work of a command.
+      main: the function that does the work of a command.
 
     Raises:
       SystemExit: with code 2 after a `UserError` or a failed import, and 130 after Ctrl-C. Other
@@ -59,7 +59,7 @@ def fail(message: str) -> NoReturn:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of commands that do not use absl; a mistake is one line.
+    """Parses the arguments of commands that do not use absl; mistakes become errors of one line.
 
     Args:
       module: the module of the command, such as "launch.new".

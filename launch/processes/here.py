@@ -60,7 +60,7 @@ def make_command(verb: str) -> list[str]:
 
 
 class _Finder:
-    """Finds only some of the packages in a folder."""
+    """Finds the packages with given names in a folder, and no other packages."""
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder

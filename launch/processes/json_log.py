@@ -44,7 +44,7 @@ class Handler(logging.FileHandler):
 def append_to(path: str) -> Iterator[None]:
     """Append the log lines of `mtl`, and the numbers of the progress bar, to a file.
 
-    The folder of the file is created.
+    If the folder of the file does not exist, it is created.
 
     Raises:
       UserError: the file cannot be written, or is not a JSON log.

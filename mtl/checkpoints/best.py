@@ -69,7 +69,8 @@ class Best:
 
         Args:
           value: the value of a new evaluation; NaN is never better.
-          best: the best value so far. Every value except NaN is better than None and NaN.
+          best: the best value of the metric so far. Every value except NaN is better than None and
+            NaN.
         """
         if best is None or math.isnan(best):
             return not math.isnan(value)
@@ -79,13 +80,14 @@ class Best:
 class BestKeeper:
     """Copies the best checkpoint to `<model_dir>/best`, and records the evaluations in a file.
 
-    `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
-    steps_since}. `evaluations_since` and `steps_since` are the number and the steps of the
-    evaluations since the best one. `measured_on` describes the rows and the settings of the
-    evaluations. {value, step, checkpoint} describe the best checkpoint, if there is one.
+    The record of the evaluations, `<model_dir>/best/best.json`, has the keys {metric,
+    higher_is_better, last_step, evaluations_since, steps_since}. `evaluations_since` and
+    `steps_since` are the number and the steps of the evaluations after the best one. `measured_on`
+    describes the rows and the settings of the evaluations. {value, step, checkpoint} describe the
+    best checkpoint, if there is one.
 
     Args:
-      best: the metric and the patience.
+      best: the settings that name the metric and the patience.
       model_dir: the folder of the run.
       from_step: evaluations of earlier steps are recorded, but never count as the best.
     """
@@ -142,9 +144,11 @@ class BestKeeper:
 
         Args:
           measured_on: a description of the rows and settings of the new evaluation.
-          value: the new value of the metric; None if the files of the best checkpoint are missing.
-          is_other: True if the value cannot be compared with earlier values. If True, the count of
-            `Best.patience` starts anew, and checkpoints after the best may be evaluated again.
+          value: the value of the metric in the new evaluation; None if the files of the best
+            checkpoint are missing.
+          is_other: True if the value cannot be compared with earlier values. If `is_other` is True,
+            the count of `Best.patience` starts anew, and checkpoints after the best may be
+            evaluated again.
         """
         record = {**self.read(), "measured_on": dict(measured_on)}
         if value is not None:

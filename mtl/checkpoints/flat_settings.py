@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """True if the value has the same meaning as the default."""
+        """True if the value of the setting has the same meaning as its default."""
         return self.meaning == self.default_meaning
 
     @property
@@ -86,8 +86,8 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return {setting: {run: value}} for the settings in which runs differ.
 
     If some runs lack a part, only the part's settings with values other than the defaults are
-    returned. Different values have different texts. The texts may be long; `cut_apart` shortens
-    long texts.
+    returned. Different values have different texts. The texts of values may be long; `cut_apart`
+    shortens long texts.
 
     Args:
       experiments: {run: its experiment}.
@@ -113,8 +113,9 @@ def _is_difference(by_run: Mapping[str, Setting], num_runs: int) -> bool:
 def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
     """Write the value of a setting in each run, with different texts for different values.
 
-    Equal values get the `repr` in the first run with this value. If different values have the same
-    `repr`, such as long arrays, the texts are their `meaning`s.
+    The text of a value is its `repr` in the first run that has this value, so equal values get
+    equal texts. If different values have the same `repr`, such as long arrays, the text of each of
+    them is its `Setting.meaning`.
     """
     meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
     texts: dict[str | None, str] = {None: ABSENT}
@@ -126,7 +127,7 @@ def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Shorten a text to at most `most` characters; " ... " replaces the middle."""
+    """Shorten a text to at most `most` characters, with three dots in place of its middle."""
     if len(text) <= most:
         return text
     end = most // 6
@@ -138,7 +139,7 @@ def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]
 
     Args:
       values: {run: value}.
-      most: the largest number of characters of a text.
+      most: the largest number of characters of a shortened text.
 
     Returns:
       {run: text}. If the texts of different values would be equal, each text ends with a checksum

@@ -3,8 +3,9 @@
 given_files.keep_checksums({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
 given_files.check_unchanged({"features/categorical_job": "words.txt"}, "runs/a")
 
-`<model_dir>/given_files.json` holds the checksum of the file for each purpose, so a file may move,
-but not change. For a run of an old version, checksums are recorded when its training continues.
+For each purpose of a file, `<model_dir>/given_files.json` holds the checksum of the file, so the
+file may move, but not change. If an old version of mtl has started the run, the checksums are
+recorded when its training continues.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
       model_dir: the folder of the run.
 
     Returns:
-      {purpose: checksum}, as recorded when the run started.
+      {purpose of a file: its checksum}, as recorded when the run started.
 
     Raises:
       UserError: a file has changed; the text names it.

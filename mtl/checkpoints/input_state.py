@@ -101,17 +101,17 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 class InputState:
     """Saves and restores the state of a process's input iterator, in files beside the checkpoints.
 
-    The state is not part of the checkpoint, because evaluations do not need the buffers of an
-    input. The state of a step is written before the checkpoint, so every checkpoint has a state.
-    Each process has one iterator, and its replicas take slices of the same batch, so there is no
-    other state. The files of an input state are compressed if this makes them smaller, because
-    buffers hold much text.
+    The state of the input is not part of the checkpoint, because evaluations do not need the
+    buffers of an input. The input state of a step is written before the checkpoint of the step, so
+    every checkpoint has an input state. The state of the process's iterator is the whole state of
+    its input, because all replicas of a process take slices of the same batch. The files of an
+    input state are compressed if this makes them smaller, because buffers hold much text.
 
     Args:
       model_dir: the folder of the run.
       settings: the settings that determine the order of the examples. A state is used only if it
-        was saved with settings of the same meaning. A state of an old version is used only if the
-        `repr` of the settings is the same.
+        was saved with settings of the same meaning. A state that an old version of mtl has saved is
+        used only if the `repr` of the settings is the same.
       readers: the number of processes, each of which reads a part of the data.
       rank: the number of this process, from 0.
       starts_anywhere: True if the input can start at any step without a saved state.
@@ -179,7 +179,7 @@ class InputState:
         self._start = iterator.initializer
 
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
-        """Save the state of the input after this step.
+        """Save the state that the input has after this step.
 
         If a source, such as a Python generator, cannot save its state, a warning says so once.
         """
@@ -236,7 +236,7 @@ class InputState:
     def keep(self, steps: Iterable[int]) -> None:
         """Remove this process's input states of all steps except `steps`.
 
-        States that were saved with other settings remain.
+        Input states that were saved with other settings are not removed.
         """
         kept_steps = list(steps)
         for digest in {self._digest, self._earlier}:

@@ -33,8 +33,8 @@ class Role(NamedTuple):
     """A role that only one process at a time may have in a folder.
 
     Attributes:
-      file: the name of the locked file.
-      name: the name of the role.
+      file: the name of the file that a process with this role locks.
+      name: the name of the role, for error messages.
       does: a verb for the work of a process with this role, such as "trains".
     """
 

@@ -29,7 +29,8 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
       checkpoint: the path of the checkpoint to restore; None returns `model_fn` unchanged.
 
     Returns:
-      A function with the same arguments, which raises a UserError if the checkpoint does not fit.
+      A function with the arguments of `model_fn`, which raises a UserError if the checkpoint does
+      not fit.
     """
     if checkpoint is None:
         return model_fn
@@ -53,7 +54,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
         evaluation lacks optimizer state, for example.
 
     Returns:
-      The names of variables that start from 0, because checkpoints of old versions lack them.
+      The names of variables that checkpoints of old versions lack, and that therefore start from 0.
 
     Raises:
       UserError: the checkpoint does not fit; the text names the first variable that differs.
@@ -101,7 +102,7 @@ def require_same(
     """Refuse a checkpoint whose variables differ from the variables of a graph.
 
     Args:
-      checkpoint: the path, for the error.
+      checkpoint: the path of the checkpoint, for the error message.
       saved: {variable: its shape in the checkpoint}.
       wanted: {variable: its shape in the graph}.
 

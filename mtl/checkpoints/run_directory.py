@@ -123,9 +123,9 @@ def repair_run(directory: str) -> None:
     """Make the newest undamaged checkpoint of a run the latest, and remove half-written files.
 
     Every variable of the checkpoint is read and compared with its checksum. If the file
-    `checkpoint`, which lists the checkpoints, is missing, the run starts anew. In this case, old
-    checkpoints move to a folder `earlier-<n>`: in the folder of the run, they would count as
-    checkpoints of the new run if the new file `checkpoint` is damaged.
+    `checkpoint`, which lists the checkpoints, is missing, the run starts anew. If a run starts
+    anew, old checkpoints move to a folder `earlier-<n>`, because in the folder of the run, they
+    would count as checkpoints of the new run if the new file `checkpoint` is damaged.
 
     Raises:
       UserError: all checkpoints of the run are damaged.
@@ -159,7 +159,7 @@ def _drop_damaged(paths: Sequence[str]) -> list[str]:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """Leave out checkpoints whose removal a killed `add_checkpoint` has begun."""
+    """Return the checkpoints without those that a killed `add_checkpoint` has partly removed."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 
@@ -423,7 +423,7 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
     earlier content of small files such as warnings.json.
 
     Yields:
-      A function that turns the removal off; call the function at the first trained step.
+      A function that turns off the removal of files; call this function at the first trained step.
     """
     before, notes = set(_list_written(model_dir)), _read_notes(model_dir)
     keeps: set[bool] = set()
@@ -457,7 +457,7 @@ def copy_notes(model_dir: str, output_dir: str) -> None:
     """Copy the statistics and small files, such as warnings.json, to a run on the same data.
 
     Args:
-      model_dir: the folder of the first run; missing files are skipped.
+      model_dir: the folder of the run to copy from; files that this run lacks are skipped.
       output_dir: the folder of the other run, which is created if needed.
     """
     folder = "statistics"
@@ -497,7 +497,7 @@ def require_writable(where: str, directory: str) -> None:
 def _list_written(model_dir: str) -> list[str]:
     """Return the files in the folder of a run that a training may have written.
 
-    Files of users and of other commands are left out.
+    Files that users or other commands have written are not returned.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     paths = [path for folder in folders for path in storage.listed(folder)]
@@ -536,7 +536,7 @@ def shorten_error(error: Exception) -> str:
     """Return the message of an error in one line, without the name of the op.
 
     Args:
-      error: an error of TensorFlow or Python.
+      error: an error that TensorFlow or Python has raised.
 
     Returns:
       A text without a period at the end; the name of the error's class if the error has no text.

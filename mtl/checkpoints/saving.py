@@ -49,8 +49,8 @@ class Votes:
           step: the global step after the call, a scalar.
 
         Returns:
-          Arguments that fetch [step]. With several processes, they fetch [step, sums of the votes];
-          the sums have the shape [2].
+          Arguments that fetch [step]. With several processes, the arguments fetch [step, sums of
+          the votes]; the sums have the shape [2].
         """
         if self._votes is None:
             return tf1.train.SessionRunArgs([step])
@@ -61,7 +61,7 @@ class Votes:
         """Return the result of a vote.
 
         Args:
-          fetched: the values of the tensors that `args` fetches.
+          fetched: the values of the tensors that the result of `args` fetches.
 
         Returns:
           Two bools: True if a request to stop interrupts the training; True if the training is
@@ -97,16 +97,18 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     input. After a request to stop, the run finishes the current step, saves and ends.
 
     Args:
-      result: the results of the steps.
+      result: the tensors that a training step computes, such as its losses.
       model_dir: the folder of the checkpoints.
       saved: the checkpoint that training continues from; None for a new run.
-      every: the interval (steps, seconds); one of the two is None.
+      every: the interval between checkpoints, (steps, seconds), of which one is None.
       inputs: saves and restores the state of the input of this process.
       votes: decides when to stop.
-      evaluate: called with each checkpoint of a trained step; returns True to end training.
+      evaluate: a function that is called with each checkpoint of a trained step, and returns True
+        to end the training.
       keep: how many of the latest checkpoints to keep.
       evaluated: returns the last evaluated step; checkpoints of later steps are kept, too.
-      before: called with the step before its checkpoint is written, to save additional state.
+      before: a function that is called with the step before the checkpoint of this step is written,
+        to save additional state.
       is_chief: True if this process writes the checkpoints. Other processes also save, to a
         temporary folder, because a saved value may be a sum over all processes.
     """

@@ -19,9 +19,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def canonical_text(value: Any) -> str:
     """Return a text that is the same for all settings with the same meaning.
 
-    The order of keys in a map and of values in a set does not change the text. A list has the same
-    text as a tuple, and 1 as 1.0; but True differs from 1, and text from bytes. An object that is
-    not a dataclass gives its `repr` without the address in memory.
+    The order of keys in a map and of values in a set does not change the text. Lists and tuples
+    with the same items have the same text, and so have 1 and 1.0; but True and 1 have different
+    texts, and so have text and bytes. An object that is not a dataclass gives its `repr` without
+    the address in memory.
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
@@ -71,7 +72,7 @@ def digest_of_repr(value: Any) -> str:
 
 
 def _sum_text(content: str) -> str:
-    """Return eight hexadecimal digits for a text."""
+    """Return the CRC-32 checksum of a text as eight hexadecimal digits."""
     return f"{zlib.crc32(content.encode()):08x}"
 
 

@@ -3,8 +3,9 @@
 training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
 `<model_dir>/training_files.json` holds the sizes and checksums of the files. In contrast to the
-files of `given_files`, training files may change, because a run may continue with other rows. For a
-run of an old version, the record is written when its training continues.
+files of `given_files`, training files may change, because a run may continue with other rows. If an
+old version of mtl has started the run, `training_files.json` is written when its training
+continues.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _SHOWN = 3
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     """Warn if the training files of a continued run have changed, and record the files.
 
-    Moved files, and local files with the same content, cause no warning. A file is read only if its
-    size or its time of change differs from the record.
+    A file that was moved causes no warning; neither does a local file that was written again with
+    the same content. A file is read only if its size or its time of change differs from the record.
 
     Args:
       paths: the files of the training split.

@@ -1,8 +1,9 @@
 """Makes `tf.estimator` available on every TensorFlow from 2.15 on.
 
 TensorFlow dropped `tf.estimator` in 2.16. The last release of tensorflow-estimator still works on
-later versions of TensorFlow, except that it needs a few names which TensorFlow removed as well. An
-import of this package restores these names. No other package of mtl imports tensorflow_estimator.
+later versions of TensorFlow, except that it needs a few names which TensorFlow removed as well.
+`import mtl.compat` adds the missing names to TensorFlow. No other package of mtl imports
+tensorflow_estimator.
 
     from mtl import compat          # before or after `import tensorflow`
     compat.estimator.Estimator      # the v2 names; tf.estimator is the same module

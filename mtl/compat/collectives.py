@@ -2,8 +2,8 @@
 
 TensorFlow records the shape of the first run of a collective op under the op's instance key, and
 fails if a later shape differs. In graph mode, a collective op has only one instance key. The
-gradient of an embedding of token lists has a row for each token in the batch, so a change in the
-number of tokens would end a run.
+gradient of an embedding of token lists has a row for each token in the batch, so without this
+module, a batch with another number of tokens would end a run.
 
     collectives.install()     # `import mtl.compat` calls it
 """
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Return a gather that pads rows to one of about 200 sizes; each size has its own key."""
+    """Return a gather that pads rows to one of about 200 sizes, each with its own instance key."""
 
     @functools.wraps(all_gather)
     def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:
@@ -59,6 +59,7 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 def _sizes() -> list[int]:
     """Return the numbers of rows to which gathers are padded.
 
-    The sizes are 1 to 8, then eight sizes for each doubling, so at most an eighth is padding.
+    The sizes are 1 to 8, and then eight sizes up to each next power of two, so at most an eighth of
+    the rows is padding.
     """
     return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

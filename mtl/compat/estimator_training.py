@@ -69,8 +69,8 @@ def should_run_distribute_coordinator(config) -> bool:
     """Return True if `tf.estimator.train_and_evaluate` uses the distribute coordinator.
 
     Args:
-      config: the RunConfig of the Estimator. A warning explains an unknown mode, or a mode without
-        a cluster, for which the function returns False.
+      config: the RunConfig of the Estimator. For an unknown mode, or a mode without a cluster, the
+        function logs a warning and returns False.
     """
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:

@@ -16,9 +16,9 @@ _POLICIES = {policy.name.lower(): policy for policy in tf.data.experimental.Exte
 class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
     """Saves and restores the state of all iterators in separate checkpoints.
 
-    The states are in the folder of the model: `input.ckpt-<step>`, or, if several workers train,
-    `input_<task type>_<task id>.ckpt-<step>`. The states are written as often as RunConfig saves
-    checkpoints.
+    The states of the iterators are in the folder of the model: `input.ckpt-<step>`, or, if several
+    workers train, `input_<task type>_<task id>.ckpt-<step>`. The states of the iterators are
+    written as often as RunConfig saves checkpoints.
 
     Args:
       estimator: the Estimator that trains.

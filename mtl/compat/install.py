@@ -1,7 +1,8 @@
 """Restores `tf.estimator`, and the names in TensorFlow that tensorflow-estimator needs.
 
-A name is restored only if it is missing. An existing function is changed only by
-`mtl.compat.collectives`, because the original would end some runs, even on TensorFlow 2.15.
+A name is added to TensorFlow only if TensorFlow lacks it. Only `mtl.compat.collectives` changes a
+function that TensorFlow has, because the original function would end some runs, even on TensorFlow
+2.15.
 
     estimator, estimator_v1 = install.install()     # `import mtl.compat` calls it
 """
@@ -42,7 +43,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def _restore_export_names() -> None:
-    """Restore the API name "estimator" of `tf_export`, which TensorFlow 2.16 dropped."""
+    """Let `tf_export` know the API name "estimator", which TensorFlow 2.16 has removed."""
     from tensorflow.python.util import tf_export
 
     if hasattr(tf_export, "ESTIMATOR_API_NAME"):

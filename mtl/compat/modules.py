@@ -45,7 +45,7 @@ ALIASES = {
 
 
 def install() -> None:
-    """Register the finder of replacements in `sys.meta_path`, once."""
+    """Register the finder of replacement modules in `sys.meta_path`, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -69,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self)
 
     def _is_in_tensorflow(self, name: str, path) -> bool:
-        """Return True if TensorFlow still has a module; submodules of an alias count as dropped."""
+        """Return True if TensorFlow still has a module, and its parent module is no alias."""
         parent = name.rpartition(".")[0]
         is_below_alias = parent in sys.modules and sys.modules[parent].__name__ != parent
         if is_below_alias:

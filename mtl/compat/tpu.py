@@ -1,8 +1,8 @@
 """Stands in for modules for TPUs that TensorFlow 2.16 dropped.
 
 tensorflow-estimator imports these modules on every machine, but uses them only on a TPU. Any name
-can be imported from this module. Using an imported class is an error, because only TensorFlow 2.15
-has the real classes for TPUs.
+can be imported from this module. Code that uses a class from this module fails, because only
+TensorFlow 2.15 has the real classes for TPUs.
 """
 
 from mtl.compat import errors

@@ -23,7 +23,7 @@ def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
     """Warn if a run continues with settings that differ from its saved settings.
 
     Args:
-      experiment: the experiment with the new settings.
+      experiment: the experiment with which the run continues.
       model_dir: the folder of the run. Without a checkpoint, or without saved settings that can be
         loaded, there is no warning.
     """

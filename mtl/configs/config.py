@@ -168,7 +168,7 @@ def read(path: str) -> str:
 
 
 def _sealing(text: bytes) -> bytes:
-    """Return the line with the checksum, the first line, which a truncated file still has."""
+    """Return the first line of config.gin, whose checksum a truncated file still has."""
     return _SEAL + checksums.compute_checksum(text).encode()
 
 

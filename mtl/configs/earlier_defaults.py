@@ -3,8 +3,8 @@
 bindings += earlier_defaults.fill_in(used, files, model_dir)
 
 If the default of a setting has changed, the dataclass field has the metadata {"earlier": the old
-default}. Every config.gin that is saved since then names the setting, so a config.gin without the
-setting comes from an earlier version.
+default}. Every config.gin that is saved after the change names the setting, so a config.gin without
+the setting comes from an earlier version of mtl.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def fill_in(
 
     Args:
       used: the bindings that an experiment uses.
-      files: the files of these bindings.
+      files: the gin files that contain the bindings in `used`.
       model_dir: the folder of the run, or None.
     """
     added: dict[tuple[str, type, str], gin_files.Binding] = {}
@@ -59,8 +59,8 @@ def _is_earlier(
 ) -> bool:
     """Return True if a saved config.gin shows that its run was trained with the old default.
 
-    If the run was trained with the old default, its config.gin omits the setting, or this version
-    has written the old default into it.
+    If the run was trained with the old default, its config.gin omits the setting, or sets it to the
+    old default, because this version of mtl has written the old default into the file.
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")

@@ -61,7 +61,7 @@ def put_place(
       message: an error that starts with "<class>.<setting>", or quotes the wrong value.
       name: the name of the class.
       scope: the gin scope in which the class was built; None if the scope is unknown.
-      bindings: all bindings of the files.
+      bindings: all bindings of the gin files.
     """
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     of_setting = _list_named(of_class, name, message)
@@ -74,7 +74,7 @@ def put_place(
 def _list_named(
     bindings: Sequence[gin_files.Binding], name: str, message: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of the setting at the start of a message, else of the value it quotes."""
+    """Return the bindings that a message is about, by the setting or the value that it names."""
     setting = re.match(rf"{name}\.(\w+)", message)
     matches = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
     if matches:
@@ -84,7 +84,7 @@ def _list_named(
 
 
 def _sets_class(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
-    """Return True if a binding sets a class in a scope; None stands for any scope."""
+    """Return True if a binding sets a class in a scope, or in any scope if `scope` is None."""
     if not binding.target or binding.selector.rpartition(".")[2] != name:
         return False
     return scope is None or gin_usage.covers(binding.scope, scope)

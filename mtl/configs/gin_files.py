@@ -32,7 +32,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlacedError(checks.UserError):
-    """An error whose message starts with the file and line."""
+    """An error whose message starts with the file and line of a binding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Binding:
       scope: the part of the key before the last "/"; "" without a scope.
       selector: the name of the class in the file, or the name of a macro.
       parameter: the setting; "" for a macro.
-      target: the class itself; None for a macro.
+      target: the class that `selector` names; None for a macro.
       value: Python literals, which may contain `Reference` and `Macro` objects.
-      uses: the references and macros in the value.
+      uses: the references and macros in the value of the binding.
       imports: the import statements that the binding needs.
       place: the file and the line of the binding.
       within: the files that include the file of `place`, the outermost first.
@@ -131,7 +131,7 @@ def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
 
     Args:
       imports: import statements.
-      bindings: bindings of classes that `imports` import.
+      bindings: bindings of the classes that the statements in `imports` import.
     """
     lines = (f"{binding.name} = {binding.value!r}" for binding in bindings)
     return "\n".join([_DYNAMIC, *imports, *lines])
@@ -401,7 +401,7 @@ def _load_text(file: str) -> str:
 
 @contextlib.contextmanager
 def _add_place(place: Place) -> Iterator[None]:
-    """Add the file and line to an error that has none."""
+    """Name the file and line of a binding in an error that does not name them yet."""
     try:
         yield
     except PlacedError:

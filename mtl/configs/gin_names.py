@@ -49,7 +49,7 @@ class Names:
         self._imported[whole] = module
 
     def update(self, other: Names) -> None:
-        """Add the imported names of another file."""
+        """Add the names that the import statements of another gin file bind."""
         self._modules |= other._modules
         self._imports |= other._imports
         self._imported |= other._imported
@@ -205,7 +205,7 @@ def parameters(target: Any) -> list[str] | None:
 
 
 def check_parameter(selector: str, parameter: str, target: Any) -> None:
-    """Fail unless a class or function has a parameter.
+    """Fail unless a class or function has the parameter that a gin file binds.
 
     Args:
       selector: the name of the class in the file, for the error.

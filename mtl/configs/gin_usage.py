@@ -24,7 +24,7 @@ class Built(NamedTuple):
       target: the class or function.
       scope: the gin scope in which the class or function is built.
       selector: the name of the class or function in the gin file.
-      bindings: {parameter: the binding that sets it}.
+      bindings: {parameter of the class or function: the binding that sets it}.
     """
 
     target: Any
@@ -34,7 +34,7 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return `root` and all classes that are built for it, in the order in which they are built.
+    """Return `root` and the classes that `root` needs, in the order in which they are built.
 
     Args:
       bindings: the bindings of all files and flags, in order; the last binding of a key counts.
@@ -47,7 +47,7 @@ def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
 def _walk_from(
     root: Any, bindings: Sequence[gin_files.Binding]
 ) -> tuple[dict[tuple[str, Any, str], gin_files.Binding], "_Walk"]:
-    """Return the last binding of each key, and the walk that visits what `root` uses."""
+    """Return the last binding of each key, and a walk that has visited what `root` uses."""
     effective = {binding.key: binding for binding in bindings}
     walk = _Walk(effective.values())
     walk.build(root, "")
@@ -82,15 +82,15 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
     """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    Settings in a file that the replacing file includes cause no warning, because the author of the
-    replacing file knew them.
+    Unused settings cause no warning if the file with the replacing binding includes their file,
+    because the author of the including file knew them.
 
     Args:
       bindings: the bindings of all files and flags, in order; the last binding of a key counts.
       root: the class that is built first.
 
     Returns:
-      One line for each warning; [] if every replaced part leaves no setting unused.
+      One line for each warning; [] if no replaced part leaves a setting unused.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
@@ -110,7 +110,11 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
 
 
 def _tell_unused(winner: gin_files.Binding, unused: Sequence[gin_files.Binding]) -> list[str]:
-    """Return a warning that lists unused bindings, except those in files that `winner` includes."""
+    """Return a warning that lists unused bindings; [] if there is nothing to list.
+
+    Bindings in a file that the file of `winner` includes are not listed, because the author of the
+    including file knew them.
+    """
     shown_bindings = [other for other in unused if winner.place.file not in other.within]
     if not shown_bindings:
         return []
@@ -194,7 +198,7 @@ class _Walk:
         self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
-        """Visit the value of a binding; references without a scope are built in `scope`."""
+        """Visit the value of a binding; a class named there without a scope is built in `scope`."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):

@@ -43,7 +43,7 @@ class _Code:
 
 
 def write(experiment: Any) -> str:
-    """Return an experiment as a gin file.
+    """Return the text of a gin file that builds an experiment.
 
     Raises:
       UserError: a gin file cannot name a part, such as a class that a notebook defines.
@@ -111,7 +111,7 @@ class _Writer:
         return _Part(kind, tuple(settings))
 
     def _name_target(self, target: Any) -> str:
-        """Return the name of a class or function for the gin file, and import its module there."""
+        """Add the import of a class or function to the gin file, and return its name there."""
         return f"{self._import_module(_find_homes(target)[0])}.{target.__name__}"
 
     def _import_module(self, module: str) -> str:
@@ -182,7 +182,7 @@ class _Writer:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function as the value of a setting."""
+    """Stands for a function that is the value of a setting."""
 
     target: Any
 
@@ -204,7 +204,8 @@ def _require_name(where: str, target: Any) -> None:
 def _find_homes(target: Any) -> list[str]:
     """Return the modules from which a gin file can import a class or function.
 
-    The candidates are its package and its module; neither exports a class of a notebook.
+    The candidates are the package and the module that define the class or function; if a notebook
+    defines it, the list is empty.
     """
     module = target.__module__
     package = module.rpartition(".")[0]

@@ -30,9 +30,10 @@ _HELP = "`python -m launch.doctor` checks the installation."
 
 
 def guard() -> None:
-    """Let import errors end the process with one line, and Ctrl-C without output, until `finished`.
+    """Let import errors end the process with one line, and let Ctrl-C end it without output.
 
-    The process also skips the garbage collection at exit.
+    Import errors and Ctrl-C are handled in this way until `finished` is called. When the process
+    ends, it does not collect garbage, which would take a second.
     """
     global _is_launcher
     _is_launcher = True
@@ -199,7 +200,7 @@ def failure(module: str, error: BaseException) -> str:
     """Describe an error in the import of a module, with file and line.
 
     Args:
-      module: the name of the module, for the text.
+      module: the name of the module, which the description contains.
       error: the error, whose traceback gives the file and line.
 
     Returns:

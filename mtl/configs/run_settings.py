@@ -95,7 +95,7 @@ def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
 def _list_blocks(
     bindings: Sequence[gin_files.Binding],
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yield (part, rows of its settings); parts that are the defaults of settings come last."""
+    """Yield (part, rows of its settings) for each part; default values of settings come last."""
     macros = {binding.name: binding for binding in bindings if not binding.parameter}
     defaults: list[tuple[str, Any]] = []
     titles: dict[str, list[_Row]] = {}
@@ -137,7 +137,7 @@ def _list_rows(
 
 
 def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return the rows of a default part, and (setting, part) for the parts in its settings."""
+    """Return the rows of a default part, and pairs (setting, part) of parts in its settings."""
     names = [field.name for field in dataclasses.fields(part) if field.init]
     values = {name: getattr(part, name) for name in names}
     rows = [(name, _write_value(value, {}), _DEFAULT) for name, value in values.items()]

@@ -31,7 +31,8 @@ class Trusted:
         files or connect to servers.
 
     Raises:
-      UserError: a setting is not in `places.REFUSED`, or `settings` comes without `packages`.
+      UserError: `settings` names a setting that is not in `places.REFUSED`, or `packages` is None
+        although `settings` is not empty.
     """
 
     def __init__(self, packages: Sequence[str] | None = None, settings: Sequence[str] = ()):
@@ -63,7 +64,7 @@ class Trusted:
 
         Args:
           selector: the name of the class or function in the file, for the error.
-          target: the class or function itself.
+          target: the class or function that the gin file names.
 
         Raises:
           UserError: the module is not trusted, or the target belongs to mtl and is not a part.
@@ -80,7 +81,7 @@ class Trusted:
         """Fail if a selector names a module outside of the trusted packages, such as `heads.os`.
 
         Args:
-          selector: the whole selector, such as "heads.os.system".
+          selector: the whole selector in the gin file, such as "heads.os.system".
           found: the object that the first names of the selector lead to; only modules are checked.
 
         Raises:
@@ -92,7 +93,8 @@ class Trusted:
     def check_built(self, part: Any) -> None:
         """Fail if a setting may run code, write or connect, or names a module without trust.
 
-        Parts run code, write or connect only when a graph is built, so this check comes in time.
+        Parts run code, write or connect only when a graph is built, so this check before the build
+        is early enough.
 
         Args:
           part: a built part, such as an experiment; the parts inside it are checked, too.

@@ -43,7 +43,7 @@ class Interruption:
         """Record a request to stop, as a handler of signals.
 
         Args:
-          number: the number of the signal.
+          number: the number of the signal that the process has received.
           frame: the interrupted frame, which Python passes to every handler; unused.
         """
         self.signal = number

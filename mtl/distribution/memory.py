@@ -66,7 +66,7 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
     """Fail if the value of a setting needs more memory than this process may use.
 
     Args:
-      where: the setting, for the error.
+      where: the name of the setting, for the error message.
       value: the value of the setting, for the error.
       size: the smallest number of bytes that the value needs.
       what: the start of a sentence that continues with "at least 72 GB", such as "A batch takes".
@@ -83,7 +83,7 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
 def require_variables(variables: Sequence[tf.Variable]) -> None:
     """Fail if the variables of a graph need more memory than this process may use.
 
-    If there is a GPU, whose memory holds the variables, this check is skipped.
+    If there is a GPU, its memory holds the variables, so nothing is checked.
 
     Args:
       variables: the variables of the graph.

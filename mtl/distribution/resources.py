@@ -56,7 +56,7 @@ def configure_session(
 
     Args:
       config: the RunConfig of an Estimator.
-      session_config: additional settings, which override settings of `config`.
+      session_config: additional settings of the session, which override settings of `config`.
     """
     # If RunConfig has no session settings, Estimator uses defaults, which the additional settings
     # would replace. The merged settings therefore start with the same defaults.

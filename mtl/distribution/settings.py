@@ -42,7 +42,7 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster, in code that runs only in a process of a cluster."""
+        """The cluster; only for code that runs in a process of a cluster, where it is not None."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property
@@ -117,17 +117,17 @@ class Distribution:
 
     Each replica takes an equal part of the batch. Gradients are summed over replicas before
     clipping, balancing and the update, and batch norm sees the rows of all replicas. Apart from
-    rounding, the updates are therefore the same as on a single device. Replicas wait for each other
-    in every step, so a session call runs a single step. With parameter servers, workers do not
-    wait: each worker updates the weights with its part of the batch, and each update counts as a
-    step.
+    rounding, the updates of the weights are the same as on a single device. Replicas wait for each
+    other in every step, so a session call runs a single step. With parameter servers, each worker
+    updates the weights with its part of the batch without waiting for the others, and each update
+    counts as a step.
 
     Attributes:
       strategy: "none" is a single device; "mirrored" copies the model to several devices of a
         machine; "multi_worker_mirrored" copies the model to devices of several machines;
-        "parameter_server" keeps the weights on servers. "auto" chooses by TF_CONFIG, with servers
-        if TF_CONFIG has a "ps". Without TF_CONFIG, "auto" is "mirrored" if several GPUs are
-        visible, else "none".
+        "parameter_server" keeps the weights on servers. "auto" chooses the strategy by TF_CONFIG:
+        parameter servers if TF_CONFIG has a "ps". Without TF_CONFIG, "auto" means "mirrored" if
+        several GPUs are visible, else "none".
       devices: names such as "/gpu:0", for mirrored strategies; empty uses every visible GPU.
         "/cpu:0" and "/cpu:1" split the processor, to try a strategy without GPUs.
       communication: sets how replicas exchange tensors.
@@ -190,7 +190,7 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return TensorFlow's strategy, None for a single device, and the session's settings.
+        """Return TensorFlow's strategy (None for a single device) and the settings of the session.
 
         Args:
           place: the role of this process, from `find_place`.

@@ -153,7 +153,8 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
     function also closes connections from other machines.
 
     Args:
-      cluster: the processes of the run; None, or a cluster of several machines, changes nothing.
+      cluster: the processes of the run; if it is None, or a cluster of several machines, this
+        function does nothing.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield

@@ -42,10 +42,11 @@ def write(path: str, content: str | bytes) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a temporary path; its file replaces `path` at the end, or is removed after an error.
 
-    The temporary file has a random name. A local temporary file already exists, without content:
-    write into this file, and do not replace it. Missing local folders are created, and are removed
-    again if the file is not written. A pipe or a device is written directly. If `path` is a link,
-    the target of the link is replaced.
+    The temporary file has a random name. If the path is local, the temporary file already exists
+    and is empty; write into this file, and do not replace it by another file. Missing local folders
+    are created, and are removed again if the file is not written. If `path` is a pipe or a device,
+    no temporary file is made, and `path` itself is written. If `path` is a link, the target of the
+    link is replaced.
 
     Raises:
       PermissionError: `path` leads through a link of another user in a shared folder, such as /tmp.
@@ -98,7 +99,7 @@ def _replace_remote(path: str) -> Iterator[str]:
 
 
 def _is_partial(name: object) -> bool:
-    """Return True for the name of a temporary file, or for None: write errors lack a name."""
+    """Return True if an error names a temporary file, or no file, as errors of writes do."""
     return name is None or _PARTIAL.fullmatch(str(name)) is not None
 
 
@@ -109,7 +110,7 @@ def _make_name(target: str) -> str:
 def _check_links(path: str) -> None:
     """Fail if a folder that everybody may write to, such as /tmp, has a link of another user.
 
-    Linux applies the same rule when a process opens a file (`fs.protected_symlinks`).
+    If `fs.protected_symlinks` is set, Linux refuses links of other users in shared folders, too.
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):
@@ -158,8 +159,8 @@ def identity(path: str) -> Hashable:
     """Return a value that is equal for all paths of the same file, including links.
 
     Returns:
-      The device and the number of an existing local file. For other files: the path that `absolute`
-      returns.
+      The numbers of the device and the inode of an existing local file, and the path that
+      `absolute` returns for a remote or missing file.
     """
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):

@@ -34,7 +34,8 @@ def compute_checksum(data: bytes) -> str:
 def of_file(path: str) -> str:
     """Return the checksum of a file, in the form of `compute_checksum`.
 
-    A checksum takes a second per gigabyte, much less than a lookup table of the file.
+    To compute a checksum takes a second per gigabyte, much less time than to build a lookup table
+    from the file.
     """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -136,7 +137,7 @@ def seal(path: str, fix: str) -> None:
     """Add a checksum to a file of an earlier version, which lacks one.
 
     Args:
-      path: the file; nothing happens if the file does not exist or has a checksum.
+      path: the file; a missing file, or one that already has a checksum, is left unchanged.
       fix: the advice at the end of the error message.
 
     Raises:

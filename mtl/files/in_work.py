@@ -35,7 +35,7 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
         before it is locked, `make_path` is called again.
 
     Returns:
-      The path and the descriptor of the file.
+      The path and the descriptor of the new, locked file.
 
     Raises:
       FileExistsError: the path exists, even as a link.
@@ -54,7 +54,7 @@ def is_at(descriptor: int, path: str) -> bool:
     """Return True if a path still names an open file.
 
     Args:
-      descriptor: the descriptor of the open file.
+      descriptor: the file descriptor of the open file.
       path: the path at which the file was opened. A link at this path counts as another file.
     """
     try:
@@ -88,8 +88,8 @@ def is_abandoned(path: str) -> bool | None:
     """Return whether the process that wrote a file is gone.
 
     Returns:
-      True if no process has locked the file; False if a process has. None if this is unknown,
-      because the file cannot be opened or the file system has no locks.
+      True if no process has locked the file; False if a process has. None if the state of the
+      process is unknown, because the file cannot be opened or the file system has no locks.
     """
     return _act_if_abandoned(path, lambda: None)
 
@@ -104,7 +104,7 @@ def take_turns(folder: str) -> Iterator[None]:
     """Let only one process or thread at a time enter this context for a folder.
 
     Other processes and threads wait. The lock is on the folder, because files may be replaced. On a
-    file system without locks, nobody waits.
+    file system without locks, no process waits.
 
     Args:
       folder: an existing local folder.
@@ -134,14 +134,14 @@ def is_folder_abandoned(folder: str) -> bool | None:
     """Return whether the process that locked a folder by `lock_folder` is gone.
 
     Returns:
-      True if no process has locked the folder; False if a process has. None if this is unknown, or
-      if the folder has no lock file.
+      True if no process has locked the folder; False if a process has. None if the state of the
+      process is unknown, or if the folder has no lock file.
     """
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
 def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
-    """Return `is_abandoned`; if True, first call `act` while this process locks the file."""
+    """Return the result of `is_abandoned`; if True, first call `act` while the file is locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -219,8 +219,9 @@ def list_names(folder: str) -> list[str]:
 def copy_here(path: str) -> str:
     """Return the path of a local copy of a remote file; a local path is returned unchanged.
 
-    `find` and `look` remember the version of a file. A file is copied again only if this version
-    differs from the version of the copy. So reading a copy needs no connection to the server.
+    `find` and `look` remember the version of a file. A file is copied again only if the remembered
+    version differs from the version that was copied. So no connection to the server is needed to
+    read a copy.
 
     Raises:
       UserError: the server cannot be reached, or the file does not fit on the disk.
@@ -276,7 +277,7 @@ _folders: dict[int, str] = {}
 
 
 def _open_folder() -> str:
-    """Return the folder in which this process stores copies.
+    """Return the folder in which this process stores its copies of remote files.
 
     The first call creates the folder, and removes the folders of killed processes.
     """
@@ -330,8 +331,8 @@ def require_writable(where: str, path: str) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Yield a local path; its file replaces the remote file `path` at the end.
 
-    After an error, nothing is sent. If the file cannot be sent, the local file remains, and the
-    error names its path.
+    After an error in the `with` block, nothing is sent. If the file cannot be sent, the local file
+    remains, and the error names its path.
 
     Raises:
       UserError: the file cannot be sent.

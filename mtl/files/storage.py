@@ -244,7 +244,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 def _describe_problem(error: BaseException | None) -> str | None:
     """Describe which file cannot be written or reached, and why.
 
-    Return None for errors that are not about storage.
+    If the error is not about storage, the function returns None.
     """
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
@@ -270,7 +270,7 @@ def reachable(url: str, timeout_secs: float = 5) -> bool:
 
     Args:
       url: a URL of http or https; without a port, the usual port of the scheme is tried.
-      timeout_secs: how long to wait for a connection.
+      timeout_secs: the longest time to wait for a connection, in seconds.
     """
     if urllib.request.getproxies():
         return True

@@ -54,7 +54,8 @@ class Store(NamedTuple):
     Attributes:
       system: a pyarrow.fs.FileSystem.
       prefix: the prefix of paths, such as "s3://bucket/".
-      root: the corresponding prefix of names inside of the file system, such as "bucket/".
+      root: the prefix that replaces `prefix` in the names inside of the file system, such as
+        "bucket/".
     """
 
     system: Any
@@ -73,7 +74,7 @@ class Store(NamedTuple):
         return self.root + path[len(self.prefix) :]
 
     def name_outside(self, name: str) -> str:
-        """Return the path of a name that the file system returned.
+        """Return the path, with its scheme, of a file that the file system lists under a name.
 
         Args:
           name: a name such as "bucket/data/a.csv" or "/bucket/data/a.csv".
@@ -89,7 +90,7 @@ def find_scheme(path: str) -> str | None:
     """Return the scheme of a path; None for a local path or file://.
 
     Returns:
-      A name such as "s3". Other names of a scheme, such as "s3a", are replaced.
+      A name such as "s3". Aliases of a scheme, such as "s3a" for "s3", are replaced.
     """
     match = _SCHEME.match(path)
     scheme = match and match.group(1)
@@ -119,7 +120,7 @@ def connect(path: str) -> Store:
 
 
 def _read_environment() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables of clients, whose change requires a new connection."""
+    """Return the environment variables that clients read; a change requires a new connection."""
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_READ_FROM)))
 
 
@@ -169,8 +170,8 @@ def explain(error: Exception) -> str:
     """Return the reason of a client's error in one short line.
 
     Returns:
-      At most 300 characters, without a period at the end; the name of the error's class if the
-      error has no text.
+      A text of at most 300 characters, without a period at the end; the name of the error's class
+      if the error has no text.
     """
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)

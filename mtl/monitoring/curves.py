@@ -4,8 +4,8 @@ hook = curves.Counting(heads, logits, labels, True, True, write)         # of th
 sums.trace_thresholds(0)               # ROC, precision and recall of the first class
 sums.bin_shares(0)                     # reliability
 
-The size of the sums does not depend on the number of rows. An evaluation adds up its rows in its
-only pass over the split, with the same weights as in its metrics.
+The size of the sums does not depend on the number of rows. During its only pass over the split, an
+evaluation adds its rows to the sums, with the same weights as in its metrics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUM_SHARES = 15
 
 
 class Threshold(NamedTuple):
-    """The rates of a classifier with a threshold; NaN if the split lacks positives or negatives.
+    """The rates of a classifier at a threshold; NaN if the split lacks positives or negatives.
 
     Attributes:
       threshold: the smallest probability that counts as positive, in [0, 1].
@@ -56,11 +56,11 @@ class Share(NamedTuple):
     """Rows whose predicted probabilities lie between `low` and `high`.
 
     Attributes:
-      low: the lower edge of the bin.
+      low: the lower edge of the bin of predicted probabilities.
       high: the upper edge.
       weight: the sum of the weights of the rows.
       mean_prediction: the mean probability of the rows.
-      share: the share of positives among the rows.
+      share: the sum of the weights of positive rows, divided by `weight`.
     """
 
     low: float
@@ -92,12 +92,13 @@ class Counted:
 
     Attributes:
       names: the names of the K classes with curves.
-      confusion: [C, C], true by predicted classes; None for tasks whose rows have several classes.
+      confusion: [C, C], sums of weights by the true class and the predicted class; None for tasks
+        whose rows have several classes.
       hits: [K, N + 1], sums of weights of the rows of each class; the index is the number of
         thresholds, 0 to N, that the score of a row reaches.
-      misses: [K, N + 1], the same sums for the rows of other classes.
-      by_logit: [2, K, M], sums of weights in M bins of the logit: of rows of other classes, and of
-        rows of the class.
+      misses: [K, N + 1], sums of weights like `hits`, but of the rows that are not of the class.
+      by_logit: [2, K, M], sums of weights in M bins of the logit; the first index is 0 for rows of
+        other classes, and 1 for rows of the class.
       by_share: [3, K, 15], sums of weights, predictions and positives in 15 bins of probability.
     """
 
@@ -111,7 +112,7 @@ class Counted:
         self.by_share = np.zeros([3, count, _NUM_SHARES])
 
     def add(self, said: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a batch.
+        """Add the predictions and targets of a batch to the sums.
 
         Args:
           said: {name: [B, ...]}, predictions with targets and weights, as from `watch_head`.
@@ -157,10 +158,10 @@ class Counted:
         between this threshold and the next higher one.
 
         Args:
-          number: the index of the class in `names`.
+          number: the index of the class in the attribute `names`.
 
         Returns:
-          The rates for each threshold; [] if no row has a weight.
+          A `Threshold` for each threshold; [] if no row has a weight.
         """
         misses, hits = self.by_logit[:, number]
         used_bins = np.flatnonzero(hits + misses)[::-1]
@@ -190,7 +191,7 @@ class Counted:
         """Return the reliability of a class as points of a curve.
 
         Args:
-          number: the index of the class in `names`.
+          number: the index of the class in the attribute `names`.
 
         Returns:
           (mean prediction, share of positives) for each bin of `bin_shares`.
@@ -201,7 +202,7 @@ class Counted:
         """Return the reliability of a class in 15 equal bins of probability, without empty bins.
 
         Args:
-          number: the index of the class in `names`.
+          number: the index of the class in the attribute `names`.
         """
         count = _NUM_SHARES
         return [
@@ -217,7 +218,7 @@ class Counted:
           number: the index of the class in `names`.
 
         Returns:
-          All 50 bars, from low to high probabilities; predictions of NaN are left out.
+          All 50 bars of the histogram, from low to high probabilities; NaN is not counted.
         """
         bars = []
         for sums in (self.hits, self.misses):
@@ -237,8 +238,8 @@ class Counting(tf.compat.v1.train.SessionRunHook):
       heads: fitted heads; heads that do not predict classes are ignored.
       logits: {task: [B, C]}.
       labels: {field: [B, ...]}.
-      has_curves: True to count for curves.
-      has_matrices: True to count confusion matrices.
+      has_curves: True to add up what ROC curves, reliability and histograms need.
+      has_matrices: True to add up the confusion matrices.
       write: called with the global step and {task: its sums}.
     """
 

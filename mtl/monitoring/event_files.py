@@ -22,7 +22,7 @@ class Record(NamedTuple):
     """The scalars of a folder; if steps were trained again, only their last values.
 
     Attributes:
-      curves: {tag: {step: value}}, with finite values.
+      curves: {tag of a scalar: {step: value}}, with finite values.
       broken: {tag: steps at which the value was NaN or infinite}.
     """
 

@@ -65,13 +65,13 @@ class StepHook:
         """Prepare before the session is created, like `SessionRunHook.begin`."""
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
-        """Read the restored variables, like `SessionRunHook.after_create_session`."""
+        """Read variables after they are restored, like `SessionRunHook.after_create_session`."""
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Act at the end of training, like `SessionRunHook.end`."""
 
     def choose_more(self, step: int) -> Sequence[tf.Tensor]:
-        """Return more tensors for `on_step`; by default, none.
+        """Return additional tensors whose values `on_step` needs; by default, none.
 
         Args:
           step: the first global step that the next session call makes.
@@ -90,7 +90,7 @@ class StepHook:
         Args:
           run_context: the context of the session call, which can end the training.
           step: the global step after the call.
-          values: the values of `result.names`, float [N].
+          values: the values of the scalars `result.names` in the last step of the call, float [N].
         """
         raise NotImplementedError
 
@@ -99,8 +99,8 @@ class UnseenSteps(NamedTuple):
     """Makes training steps that no hook needs to see, by session calls without hooks.
 
     Calls without hooks save time if each session call makes a single step, such as with replicas:
-    hooks take a tenth of the step of a small network. As with a loop in the graph, hooks see the
-    steps at which something is due, the last step, and one step each second.
+    hooks take a tenth of the step of a small network. Hooks see the steps at which something is
+    due, the last step, and one step each second, as they do if a loop in the graph makes the steps.
 
     Attributes:
       last_step: the last step of the run.
@@ -120,7 +120,7 @@ class UnseenSteps(NamedTuple):
 
         Args:
           session: the session of the training.
-          fetches: the fetches that make a step.
+          fetches: the tensors and ops that `Session.run` fetches to make a training step.
           step: the last step so far.
           pace: an estimate of the time for a step, in seconds.
 
@@ -141,10 +141,11 @@ class UnseenSteps(NamedTuple):
 class StepHooks(tf.compat.v1.train.SessionRunHook):
     """Runs step hooks in order, and fetches the values of a step once for all hooks.
 
-    A separate fetch for each hook would take a tenth of the step of a small network.
+    If each hook fetched its values separately, the hooks would take a tenth of the time of a step
+    of a small network.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       hooks: the step hooks, in order.
       unseen: makes steps that no hook needs to see; None lets hooks see every step.
     """
@@ -211,9 +212,9 @@ class Summaries(StepHook):
     step.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       model_dir: the folder of the run.
-      every_steps: the number of steps between two summaries.
+      every_steps: the number of training steps between two summaries.
       batch_size: the number of rows of a step.
       writes_graph: True also writes the graph of the training for TensorBoard.
     """
@@ -285,8 +286,9 @@ def closing_writers(folder: str) -> Iterator[None]:
     """Close the event writers of a folder and its subfolders at the end of a `with` block.
 
     TensorFlow caches writers by the names of their folders until the process ends. If a folder is
-    removed and another training starts there, the cached writer would write into a removed file. A
-    relative name has the same problem if the process changes its current folder.
+    removed, and another training starts in a new folder of the same name, the cached writer would
+    write into a removed file. If the process changes its current folder, the cached writer of a
+    relative name would write into the wrong folder.
     """
     try:
         yield
@@ -323,8 +325,8 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
     """Let TensorBoard ignore earlier events from a step on, because the run repeats these steps.
 
     Args:
-      writer: the writer of the folder.
-      step: the first global step to forget.
+      writer: the event writer of the folder.
+      step: the first global step whose events are ignored.
     """
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
@@ -336,7 +338,7 @@ def forget_from(folder: str, step: int) -> None:
 
     Args:
       folder: the folder with the event files.
-      step: the first global step to forget.
+      step: the first global step whose events are ignored.
     """
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
@@ -427,8 +429,8 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
     """Calls functions before the first step, when the model is restored, and after session calls.
 
     Args:
-      on_start: called once, before the first step.
-      on_call: called after each session call.
+      on_start: a function to call once, before the first step.
+      on_call: a function to call after each session call.
     """
 
     def __init__(

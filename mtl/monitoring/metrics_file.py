@@ -73,7 +73,7 @@ def forget_from(model_dir: str, step: int) -> None:
 
     Args:
       model_dir: the folder of the run, which must exist.
-      step: the first global step to forget.
+      step: the first global step whose evaluations are removed.
     """
     path = os.path.join(model_dir, NAME)
     with _lock_file(model_dir):

@@ -4,8 +4,8 @@ progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "neve
 with progress.tell_while(lambda: "exporting step 1000"):     # work between steps, or after them
     ...
 
-"waiting" is the share of the time in which steps wait for batches. If this share is large, the
-input pipeline slows the run down.
+"waiting" is the share of the time in which steps wait for batches. If steps wait for a large share
+of the time, the input pipeline slows the run down.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Progress(hooks.StepHook):
     every 10 seconds. The log record of each line has the numbers as `fields`, for `--json_log`.
 
     Args:
-      result: the result of the step.
+      result: the tensors that a training step computes, such as its losses.
       last_step: the step at which the run ends.
       batch_size: the number of rows of a step, over all replicas.
       losses: the names of the losses to show beside their sum.
@@ -134,7 +134,7 @@ class Progress(hooks.StepHook):
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _fit_words(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
-        """Return the bar's format, and the longest text that leaves ten columns for the bar."""
+        """Return the format of the progress bar, and the longest text that fits beside it."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)

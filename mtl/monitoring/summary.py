@@ -85,7 +85,7 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
     """Format the metrics of several evaluations as a table.
 
     Args:
-      found: {name of a row: {metric: value}}.
+      found: {name of an evaluation: {metric: value}}.
       shown: the names of the metrics, which are the columns.
     """
     lines = [["", *shown]]
@@ -101,7 +101,7 @@ def describe_evaluation(
 
     Args:
       metrics: {metric: value}, with `global_step`.
-      shown: the names of metrics to show.
+      shown: the names of the metrics to show in the line.
       best: the name of the metric that chooses the best checkpoint, which is also shown.
       is_best: True if this evaluation is the best so far.
     """
@@ -174,7 +174,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _describe_profile(model_dir: str) -> str | None:
-    """Return the main result and the path of a run's last profile; None without a profile."""
+    """Return the headline and the path of the last profile of a run; None without a profile."""
     folder = os.path.join(model_dir, "profile")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     times = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}

@@ -44,8 +44,8 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
       events: the folder for TensorBoard's event files; `model_dir` by default.
       is_attacked: True evaluates inputs that `Experiment.attack` moves.
       may_stack: True allows the graph to stack the variables of equal tasks.
-      evaluation_hooks: builds the hooks of an evaluation.
-      tell_unknown: called with lines about unknown values in the rows of predictions.
+      evaluation_hooks: a function that builds the hooks of an evaluation.
+      tell_unknown: a function to call with lines about unknown values in the rows of predictions.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)

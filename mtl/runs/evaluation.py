@@ -80,7 +80,7 @@ class Evaluator:
         """Evaluate a checkpoint, and export it as "latest"; also as "best" if no other is better.
 
         A log line shows the main metric of every task. If rows or settings have changed since the
-        evaluation of the best checkpoint, this function also evaluates the best again.
+        evaluation of the best checkpoint, this function evaluates the best checkpoint again, too.
 
         Args:
           checkpoint: the path of the checkpoint.
@@ -170,8 +170,8 @@ class Evaluator:
         """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
 
         If settings have changed, but the value of the best checkpoint has not, the count of
-        `Best.patience` continues without a message. Records of earlier versions, which do not
-        describe rows and settings, are treated in the same way.
+        `Best.patience` continues without a message. A record of an earlier version of mtl does not
+        describe rows and settings; it counts as a record with other settings.
         """
         record, new_description = self.keeper.read(), self._measured_on
         old_description = record.get("measured_on")
@@ -300,9 +300,9 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on all rows of a split.
 
-    The metrics are appended to `metrics.jsonl`. Metrics of a split other than `Pipeline.eval_split`
-    are also written to `eval_<split>` for TensorBoard, and replace events of later steps. Metrics
-    on inputs that `Experiment.attack` moves are not written for TensorBoard.
+    The metrics are appended to `metrics.jsonl`. Unless inputs are moved by `Experiment.attack`, the
+    metrics of a split other than `Pipeline.eval_split` also go to the folder `eval_<split>` for
+    TensorBoard, where they replace events of later steps.
 
     Args:
       experiment: the settings of the run.
@@ -469,7 +469,7 @@ def describe_empty_slices(
     Args:
       experiment: the settings of the run, whose model names the slices.
       metrics: {metric: value} of an evaluation.
-      split: the evaluated split, for the line.
+      split: the name of the evaluated split, which the returned line contains.
     """
     empty = slice_metrics.list_empty(experiment.model.slices, metrics)
     if not empty:
@@ -497,7 +497,7 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 class _Passing(tf.compat.v1.train.SessionRunHook):
     """Counts the batches of an evaluation, and ends the process after a request to stop.
 
-    The next start of the run evaluates the checkpoint again.
+    If the evaluation of a checkpoint was interrupted, the next start of the run repeats it.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):

@@ -33,7 +33,7 @@ class EvaluationGraph:
 
     Attributes:
       variables: the names of the trainable variables.
-      metrics: the names of the metrics.
+      metrics: the names of the metrics that the graph computes.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ def keep_failure(
 
     Args:
       model_dir: the folder of the run.
-      keep: called before the step is recorded; it keeps the first checkpoint of the run, from which
-        a replay starts.
+      keep: a function that keeps the first checkpoint of the run, from which a replay starts; it is
+        called before the step is recorded.
       place: the place of this process; None for a process with one device.
 
     Raises:

@@ -1,6 +1,6 @@
 """Fits columns, heads and samplers to the training split before the first step.
 
-The statistics also hold the baselines of combined metrics.
+Besides, the statistics of the training split hold the baselines of combined metrics.
 
 fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
@@ -36,7 +36,8 @@ def fit_statistics(
 ) -> None:
     """Compute and write the statistics of the training split for a new run.
 
-    `look` checks the batches of the same pass, and reads more batches only if necessary.
+    `look` checks the batches that this pass over the data reads, and reads more batches only if
+    necessary.
 
     Args:
       data: the pipeline.
@@ -44,7 +45,7 @@ def fit_statistics(
       warm_start: names another run that supplies first values and maybe statistics; None without a
         warm start.
       model_dir: the folder of the run.
-      look: checks labels and columns in the same pass over the data; None checks nothing.
+      look: checks the labels and columns of the batches that the fit reads; None checks nothing.
 
     Raises:
       UserError: the run in `model_dir` was trained without statistics, or the split has a bad

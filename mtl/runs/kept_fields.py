@@ -29,7 +29,7 @@ def keep_fields(
     Args:
       model_fn: takes features, labels and a mode, and returns an EstimatorSpec.
       names: the fields to return; an empty list returns `model_fn` itself.
-      own: the features that the model reads.
+      own: the names of the features that the model reads.
     """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -51,11 +51,11 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
     """Cut the lists in predicted rows to their length, because an Estimator pads lists.
 
     Args:
-      predicted: {field or prediction: value} for each row, from a `model_fn` of `keep_fields`; the
-        dictionaries are changed.
+      predicted: {field or prediction: value} for each row, from a `model_fn` of `keep_fields`; this
+        function changes these dictionaries.
 
     Yields:
-      The rows, without the entries for the lengths of lists.
+      The rows, without the entries that hold the lengths of lists.
     """
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
@@ -87,7 +87,7 @@ def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
 
     Returns:
       An array [R, ...]. If integers are missing, such as labels: a list with None for missing
-      values. For texts and for values of different shapes: `values` itself.
+      values. For texts, and for values of different shapes: the argument `values` itself.
     """
     is_text = any(isinstance(value, bytes) for value in values)
     if is_text or len(set(map(np.shape, values))) > 1:
@@ -104,7 +104,7 @@ def require_no_output(name: str, outputs: Iterable[str]) -> None:
 
     Args:
       name: the name of the field.
-      outputs: the names of the predictions.
+      outputs: the names of the predictions of the model.
 
     Raises:
       UserError: a prediction has the name of the field.

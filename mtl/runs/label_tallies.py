@@ -103,7 +103,7 @@ class Missing:
 
 
 def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
-    """Return {reason: number of rows without a label} for rows [B, ...]."""
+    """Return {reason for a missing label: number of rows} for the label values [B, ...] of rows."""
     values = label.reshape(len(label), -1)
     absent = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if values.dtype.kind != "f":
@@ -159,7 +159,7 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
       labels: {field: [B, ...]} of eager tensors.
 
     Returns:
-      {class id: count}; empty if labels are wrong.
+      {class id: number of rows or pixels}; empty if the labels cannot be read.
     """
     try:
         targets, present = (part.numpy() for part in head.targets(labels[head.field]))
@@ -188,7 +188,7 @@ def describe_untrained(
     Args:
       classes: the classes without a row in the training split so far.
       heads: the heads of the tasks.
-      data: the pipeline with both splits.
+      data: the pipeline with the training split and the evaluation split.
       is_whole: True if `classes` has counted the whole training split.
     """
     heads_to_check = [head for head in heads if classes.unseen.get(head.name)]

@@ -2,9 +2,10 @@
 
 training.Training(made, "runs/a", on_start, observers=[*observers, loss_rates.observe])
 
-The training graph sums the losses of an interval of steps. At the last step of the interval, the
-graph computes a factor for the rate of each source. The variable `mixture/log_factors` holds the
-factors of all intervals, so a checkpoint saves them. A hook passes the factors to the input.
+The training graph sums the losses of an interval of steps. At the last step of each interval, the
+graph computes one factor for each source, which multiplies the source's rate. The variable
+`mixture/log_factors` holds the factors of all intervals, so a checkpoint saves them. A hook passes
+the factors of the sources to the input, which then draws rows at the new rates.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class LossRates(types.RunObserver):
         self._publish_saved(path if step else None)
 
     def _publish_saved(self, checkpoint: str | None) -> None:
-        """Pass the factors in a checkpoint to the input; all are 1 without a checkpoint."""
+        """Pass the saved factors of the rates to the input; without a checkpoint, all are 1."""
         # Let the input wait for factors from now on, because the input may start before the session
         # exists.
         self.rates.decisions.open()
@@ -94,11 +95,11 @@ class LossRates(types.RunObserver):
         self.publish(reader.get_tensor(_FACTORS), run_directory.step_of(self._model_dir))
 
     def publish(self, log_factors: np.ndarray, step: int) -> None:
-        """Pass the factors that are known at a step to the input.
+        """Pass the factors of the sampling rates that are known at a step to the input pipeline.
 
         Args:
           log_factors: [K, S], logarithms of the factors of S sources in K intervals.
-          step: the global step; factors of later intervals are not computed yet.
+          step: the global step; the factors of intervals that begin later are not computed yet.
         """
         self.rates.decisions.publish(np.exp(log_factors[: step // self.rates.every + 2]))
 
@@ -183,7 +184,7 @@ class _Decide(types.StepExtension):
 
 
 class _Publish(hooks.StepHook):
-    """Passes the new factors to the input at the end of each interval."""
+    """Passes the new factors of the sampling rates to the input at the end of each interval."""
 
     def __init__(self, result: Any, observer: LossRates):
         super().__init__(result)

@@ -5,7 +5,8 @@ graph = evaluation_graph.EvaluationGraph(experiment, model_dir, rows.watch)
 graph.evaluate(checkpoint, hooks)
 rows.describe()                        # "48 rows, 0c5f3a9d1be27744"
 
-Two evaluations are comparable if both descriptions are equal.
+Two evaluations are comparable if the descriptions of their rows, and of their model settings, are
+equal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def hash_rows(values: Sequence[Any]) -> tf.Tensor:
     """Hash rows, such that equal rows have equal hashes in every batch.
 
     Args:
-      values: F tensors [B, ...], ragged or not.
+      values: a list of F fields, each a tensor [B, ...], ragged or not.
 
     Returns:
       Hashes, int64 [B, F + 1]: a column for each field, and a last column for the whole row.
@@ -58,11 +59,11 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return the hooks of an evaluation with these tensors; called when the graph is built.
+        """Return hooks that hash these tensors of an evaluation; called while its graph is built.
 
         Args:
-          features: {field: [B, ...]}, ragged or not.
-          labels: {field: [B, ...]}, ragged or not.
+          features: {field: [B, ...]}, the features of a batch, ragged or not.
+          labels: {field: [B, ...]}, the labels of a batch, ragged or not.
           logits: the logits of the tasks, which are not hashed.
         """
         del logits

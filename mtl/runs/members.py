@@ -31,7 +31,7 @@ _GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
-    """Replaces the heartbeat in a run with a single process, and does nothing."""
+    """Does nothing; a run with a single process uses it in place of a heartbeat."""
 
     def __exit__(self, *error) -> None:
         pass
@@ -66,8 +66,9 @@ def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: s
     """Tell the other processes that the chief trains, and the checkpoint that it starts from.
 
     Args:
-      beat: the heartbeat of the chief.
-      checkpoint: the path of the checkpoint, whose file name is published; None for a new run.
+      beat: the heartbeat of the chief, which publishes that the chief trains.
+      checkpoint: the path of the checkpoint, of which the other processes get the file name; None
+        for a new run.
     """
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
@@ -224,7 +225,7 @@ class Leading(tf.compat.v1.train.SessionRunHook):
 
     The hook lets the workers begin when all variables have values: a worker that began earlier
     would sleep for half a minute. If another process got a request to stop, the hook passes the
-    request on to the chief. The hook runs before the hook that saves checkpoints.
+    request on to the chief. The hook of this class runs before the hook that saves checkpoints.
     """
 
     def __init__(

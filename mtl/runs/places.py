@@ -30,7 +30,8 @@ def find_places(
       secs: the time limit in seconds.
 
     Returns:
-      {number of the row in the batch: its file and line}, for rows that were found in time.
+      {number of the row in the batch: its file and line}, for rows that were found within the time
+      limit.
     """
     fields = data.spec.fields
     numbers: dict[Hashable, list[int]] = {}

@@ -52,7 +52,7 @@ class Look:
       data: the source of the rows.
       split: the split.
       columns: True also checks the features.
-      whole: False only checks that labels are present.
+      whole: False only checks that labels are present, and ignores their values.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Check each batch of the split, and yield it.
+        """Yield the batches of the split, after checking each batch.
 
         Args:
           batches: the batches (features, labels) of eager tensors, from the first batch of the
@@ -182,7 +182,7 @@ class Look:
         return constant + no_texts + odd
 
     def _describe_rows(self) -> list[str]:
-        """Return lines about a split of few rows."""
+        """Return lines that warn of a split with few rows."""
         split, batch = self._split, self._data.batch_size
         if not self._is_whole:
             return []
@@ -227,7 +227,7 @@ class Look:
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Check the labels of a split before its evaluation, and return the `Look`.
+    """Check the labels of a split before its evaluation; return the `Look` that has read them.
 
     Raises:
       UserError: no task has a label in the split.
@@ -268,7 +268,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 
 def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return the targets of the labels that are present; None if the head cannot separate them."""
+    """Return the targets of labels that are present; None if `head` does not tell which are."""
     if not isinstance(head, types.ExampleHead):
         return None
     try:
@@ -293,7 +293,7 @@ def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
 
 
 def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
-    """Remove a name from `same` when its values differ between rows."""
+    """Remove a task or a field from `same` once two rows have different values."""
     if values is None:
         del same[name]
         return
@@ -316,9 +316,10 @@ def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
 
 
 def _find_odd(joined_texts: bytes) -> str:
-    """Return the first line that looks like a list that was not split; "" if all look right.
+    """Return the first text that looks like a list that was not split; "" if no text does.
 
-    A text that was not split has spaces at an end, or the signs of a list.
+    A text that was not split has white space at an end, brackets around it, or the character |
+    inside.
     """
     # Search all joined texts at once first, which is fast, because suspicious texts are rare.
     around = b"\n" + joined_texts + b"\n"

@@ -207,7 +207,8 @@ def open_plan(
     """Yield the plan of a warm start, which names the first value of every training variable.
 
     Raises:
-      UserError: the source does not suit the run, or the network cannot continue from it.
+      UserError: the run that supplies first values does not suit this run, or the network cannot
+        continue from it.
     """
     with tf.Graph().as_default():
         build_training(data, model, run, model_dir)

@@ -22,11 +22,11 @@ def observe(run: types.ObservedRun) -> SourceEpochs:
 
 
 class SourceEpochs(types.RunObserver):
-    """Writes epochs with the summaries of the training.
+    """Writes the epochs of each source of a mixture, every `every` steps.
 
     Args:
       model_dir: the folder of the run.
-      every: the number of steps between two summaries.
+      every: the number of training steps between two summaries.
     """
 
     def __init__(self, model_dir: str, every: int):
@@ -45,7 +45,7 @@ class SourceEpochs(types.RunObserver):
 
 
 class _Write(hooks.StepHook):
-    """Writes a scalar for each source."""
+    """Writes the epochs of each source of a mixture as a scalar."""
 
     def __init__(
         self,

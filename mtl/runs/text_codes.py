@@ -46,7 +46,7 @@ class Coding(types.RunObserver):
     """Observes a training whose input has ids of values in place of texts.
 
     Args:
-      encoders: functions that look up the ids of values.
+      encoders: {field: {column: function}}, the functions that look up the ids of values.
     """
 
     def __init__(self, encoders: coded_rows.Encoders):
@@ -74,7 +74,7 @@ class _Iterator:
     """Iterates over batches in which texts are replaced by their ids, as columns read them.
 
     Args:
-      iterator: an iterator of the batches of a coded pipeline.
+      iterator: an iterator of the packed batches of a `CodedPipeline`.
       data: the pipeline.
     """
 

@@ -43,7 +43,7 @@ class Training:
       model_dir: the folder of the run; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
       part: the place of this training in a run of several trainings, for trackers.
-      observers: the parts that act beside the training.
+      observers: the parts that act beside the training, such as trackers.
 
     Raises:
       UserError: the replicas do not divide the batch, or devices are missing.
@@ -331,7 +331,7 @@ class Training:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        """The settings of the steps that hooks must see."""
+        """The steps that hooks must see, as arguments of `hooks.UnseenSteps`."""
         intervals = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,

@@ -50,7 +50,7 @@ def watch_evaluation(
       columns: the columns of the model.
       statistics: the statistics of the training split, such as vocabularies.
       where: the name of the rows in the report, such as "of split 'test'".
-      tell: called with the lines of the report.
+      tell: a function to call with the lines that report unknown values.
     """
 
     def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:
@@ -74,7 +74,7 @@ def list_hooks(
       features: {field: [B, ...]} in the graph that the hook joins.
       statistics: the statistics of the training split, such as vocabularies.
       where: the name of the rows in the report, such as "of split 'test'".
-      tell: called with the lines of the report.
+      tell: a function to call with the lines that report unknown values.
     """
     if not unknown.list_fields(columns):
         return []
@@ -142,7 +142,7 @@ class Counted:
       model: predicts for serialized tf.Examples.
       fields: the F fields with a limited set of known values.
       count: counts unknown values of these fields in tf.Examples [B]; None turns counting off.
-      tell: called with the lines of the report.
+      tell: a function to call with the lines that report unknown values.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def count_in(
       model: predicts for serialized tf.Examples; may be a remote model.
       experiment: the settings of the run, which has the same columns as the model.
       model_dir: the folder of the run; without its vocabularies, nothing is counted.
-      tell: called with the lines of the report.
+      tell: a function to call with the lines that report unknown values.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
@@ -205,7 +205,7 @@ def _build_counts(
     spec: spec_lib.Spec,
     statistics: types.Statistics,
 ) -> tuple[tf.compat.v1.Session, tf.Tensor, list[tf.Tensor]]:
-    """Return a session, the tensor of the counts, and the inputs, serialized tf.Examples.
+    """Return a session, the tensor of the counts, and the placeholders for tf.Examples.
 
     The graph parses only `fields`.
     """

@@ -28,7 +28,7 @@ class Blank(NamedTuple):
     def write(
         self, directory: str, save: Callable[[str], None], assets_extra: Mapping[str, str]
     ) -> None:
-        """Write a SavedModel with the same files as Estimator.
+        """Write a SavedModel with the same files as Estimator writes.
 
         Args:
           directory: the folder of the SavedModel, which this method creates.

@@ -5,7 +5,8 @@ graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded g
 After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is
 constant, and its contribution is added to the biases of the next layers. This module follows units
 through operations that do not mix channels: products with constant kernels, additions, activations,
-pooling, concatenation and flattening. A unit that another operation reads is not removed.
+pooling, concatenation and flattening. If an operation of another kind reads a unit, the unit is not
+removed.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class _Product(NamedTuple):
 
     Attributes:
       kernel: [..., inputs, outputs].
-      rows: the channels of the input.
-      columns: the units of the output.
+      rows: the channels of the layer's input.
+      columns: the units of the layer's output.
       takes_constants: True if a constant input gives the same output at every pixel of an image.
     """
 
@@ -114,7 +115,7 @@ class _Units:
         self._stays: list[bool] = []
 
     def create(self, count: int) -> np.ndarray:
-        """Return the numbers of `count` new units."""
+        """Create `count` units, and return their numbers."""
         first = len(self._parents)
         self._parents += range(first, first + count)
         self._stays += [False] * count
@@ -131,7 +132,7 @@ class _Units:
             self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Let units at the same position stay or be removed together; return the units."""
+        """Let units at each position of two tensors stay or be removed together; return them."""
         for left, right in zip(first, second, strict=True):
             if _FIXED in (left, right):
                 self.fix(np.array([left, right]))
@@ -164,7 +165,7 @@ class _Units:
 
 
 def _are_needed(product: _Product, is_removed: np.ndarray) -> np.ndarray:
-    """Return a mask of a product's inputs, bool [inputs], True for inputs that are needed."""
+    """Return a mask of the inputs that a layer needs, bool [inputs], True if needed."""
     # Ignore weights to removed units, so that chains of units are removed, one unit in each round.
     kernel = product.kernel[..., ~is_removed[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
@@ -178,7 +179,7 @@ class _Walk:
     """Follows units through a graph, and then removes units from the graph.
 
     Attributes:
-      products: {node: the dense layer or convolution}.
+      products: {node: the `_Product` that describes this dense layer or convolution}.
       kept: (op type, node, number of units) of constant units that stay, because this module cannot
         follow the op that reads the units.
     """
@@ -198,7 +199,7 @@ class _Walk:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the channels of an operation's outputs; on failure, keep the units of its inputs."""
+        """Find the channels of an operation's outputs; if this fails, keep all units it reads."""
         outputs = self._follow_operation(operation)
         if outputs is None:
             for tensor in operation.inputs:
@@ -345,7 +346,7 @@ class _Walk:
         """Remove units from all constants.
 
         Args:
-          is_removed: a mask of the units, bool [units].
+          is_removed: a mask of the units to remove, bool [units].
         """
 
         def are_kept(units: np.ndarray) -> np.ndarray:
@@ -417,7 +418,7 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
 
 
 def _create_fixed(count: int) -> _Channels:
-    """Return `count` channels with unknown values that must stay."""
+    """Return `count` channels with unknown values, whose units must stay."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 

@@ -134,7 +134,8 @@ def stable(folder: str) -> int | None:
       folder: the folder of the versions.
 
     Returns:
-      The number of the version; None if models.config, the label or the version is missing.
+      The number of the version with the label stable; None if models.config, the label or the
+      version is missing.
     """
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):

@@ -239,7 +239,8 @@ def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
       export: a function that may raise `RefusedError`, and returns the path of an export.
 
     Returns:
-      A function with the same positional arguments, which returns None after a `RefusedError`.
+      A function with the positional arguments of `export`; it returns None if `export` raises
+      `RefusedError`.
     """
 
     def try_export(*args: Any) -> str | None:

@@ -37,9 +37,10 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 
 
 def fold_constants(graph: graphs.Graph) -> None:
-    """Replace nodes that depend only on constants by their values.
+    """Replace each node that depends only on constants by a constant with its value.
 
-    A node stays if its value has over 1024 elements more than its inputs together.
+    A node is not replaced if its value has over 1024 elements more than all inputs of the node
+    together.
 
     Args:
       graph: the graph, which this function changes.
@@ -87,15 +88,15 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     """Merge a multiplication and an addition for each channel into the preceding layer.
 
     In inference, batch norm computes `y = s x + t`. The layer `x = W h + b` and the batch norm
-    after it are together `y = (W s) h + (b s + t)`. The last node keeps its name, so nodes that
-    read it need no change.
+    after it are together `y = (W s) h + (b s + t)`. The merged layer keeps the name of its last
+    node, so nodes that read its output need no change.
 
     Args:
       graph: the graph, which this function changes.
       names: the names of the nodes that the graph must compute.
 
     Returns:
-      The graph, without nodes that `names` do not need.
+      The graph without the nodes that are not needed to compute `names`.
     """
     for node in list(graph.nodes.values()):
         if node.op.startswith("FusedBatchNorm"):
@@ -109,7 +110,7 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 def _rewrite_node(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Apply the rule for a node; return False if no rule applies."""
+    """Rewrite a node by the rule that fits it; return False if no rule fits."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
         return False
@@ -146,7 +147,7 @@ def _swap_operations(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """Return a node's computed input and its constant input [C] or []; else (None, None)."""
+    """Return the computed input and the constant input, [C] or [], of a node, or (None, None)."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
     # The constant may be the first or the second input of an addition or multiplication.

@@ -36,10 +36,10 @@ class Graph:
         """Return the array of a numeric constant.
 
         Args:
-          reference: a reference to the node.
+          reference: the name of the node.
 
         Returns:
-          The array; None for other nodes, for constant texts, and for unknown names.
+          The array; None if the node is no constant, holds texts, or does not exist.
         """
         node = self.nodes.get(reference)
         if node is None or node.op != "Const" or node.attr["dtype"].type == tf.string:

@@ -21,24 +21,24 @@ EXAMPLES = "examples"
 
 
 def length_name(field: str) -> str:
-    """Return the name of the raw input for the lengths of the lists of a field."""
+    """Return the name of the raw input that has the lengths of a field's lists."""
     return f"{field}/length"
 
 
 def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
     """Build the serving inputs of an export.
 
-    A client sends either serialized tf.Examples or raw inputs, the features as tensors. The raw
-    input of a field with a default may be empty, [0]; every row then has the default. If a client
-    omits the raw inputs of a list feature, all its lists are empty. Empty texts in lists are
-    dropped.
+    A client sends either serialized tf.Examples or raw inputs, the features as tensors. If a field
+    has a default, a client may send an empty tensor, of shape [0], as its raw input; every row then
+    has the default. If a client omits the raw inputs of a list feature, all its lists are empty.
+    Empty texts in lists are dropped.
 
     Args:
       spec: the fields of the model; labels are left out.
 
     Returns:
-      The features of the model, the input "examples", strings [B], and the raw inputs as the
-      alternative "raw".
+      A receiver with the features of the model; its inputs are "examples", strings [B], or in place
+      of them the raw inputs, as the alternative "raw".
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
@@ -109,7 +109,7 @@ def op_name(name: str) -> str:
 def _num_rows(
     fields: Mapping[str, spec_lib.Field], parsed: Mapping[str, Any], raw: Mapping[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Return the number of rows, B: of the first required feature, else of the longest."""
+    """Return the number of rows B of the first required feature, else of the longest feature."""
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         return tf.shape(raw[required[0]], tf.int64)[0]
@@ -161,7 +161,7 @@ def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTen
     Args:
       name: the feature, for the error.
       padded: values [B, L]; values after the length of a row are ignored.
-      lengths: int64 [B], each in [0, L].
+      lengths: int64 [B], the length of the list in each row, from 0 to L.
 
     Returns:
       Lists [B, (L)].

@@ -17,7 +17,7 @@ from mtl.serving import rows
 
 
 class Loaded:
-    """The signatures of a SavedModel in a session.
+    """Calls the signatures of a SavedModel in a session.
 
     Args:
       session: an open session with the restored variables.
@@ -38,7 +38,7 @@ class Loaded:
         """Call several signatures with the same inputs.
 
         Args:
-          names: the names of the signatures.
+          names: the names of the signatures to call.
           given: {input: value}, in which inputs with a default may be missing; or a list of
             serialized tf.Examples.
 
@@ -82,7 +82,8 @@ def open_export(directory: str) -> Loaded:
       directory: the folder of the SavedModel.
 
     Returns:
-      The signatures, with the session as the attribute `session`.
+      A `Loaded`, which calls the signatures of the SavedModel; its attribute `session` is the
+      session.
     """
     graph, config = tf.Graph(), rows.on_cpu()
     # Give this session separate threads. With shared threads, training steps that call this model

@@ -22,7 +22,7 @@ class Reference:
 
     Args:
       estimator: the Estimator, whose predictions and export outputs are computed.
-      spec: the features of the rows.
+      spec: the features of the rows that `model_fn` gets.
     """
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):

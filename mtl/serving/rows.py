@@ -38,7 +38,7 @@ class Rows:
         """Return the first rows.
 
         Args:
-          count: the number of rows to return. If there are fewer rows, all rows are returned.
+          count: the largest number of rows to return.
         """
         if count >= len(self):
             return self  # Make no copy, to keep the cached `examples`.
@@ -108,7 +108,7 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
 
     Args:
       make_dataset: builds a dataset of batches {field: [B, ...]} in the default graph.
-      spec: the fields; labels are left out.
+      spec: the fields of the dataset; labels are left out.
       count: the largest number of rows to read.
     """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}

@@ -53,8 +53,9 @@ class Serving:
         units.
       warm_up_rows: the number of rows in a large warm-up request; a small request has one row.
       portable: True adds two SavedModels for other runtimes to each export, in the folder
-        `portable`. The first SavedModel takes raw features as plain tensors. The second SavedModel
-        takes ids, which an encoder without TensorFlow computes. See `mtl.tools.runtimes.portable`.
+        `portable`. One SavedModel takes raw features as plain tensors; the other takes ids of the
+        features' values, which an encoder without TensorFlow computes. See
+        `mtl.tools.runtimes.portable`.
     """
 
     model_name: checks.Name = "mtl"

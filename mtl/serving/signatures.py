@@ -116,7 +116,7 @@ def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
 
 
 def _final_name(estimator_name: str) -> str:
-    """Return the final name for Estimator's name of a signature.
+    """Return the final name of a signature, from the name that Estimator gives it.
 
     `raw:serving_default` becomes `raw`, and `raw:<task>` becomes `raw/<task>`; other names stay.
     """
@@ -134,7 +134,8 @@ def is_raw(name: str) -> bool:
 def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
     """Remove the paths of assets from constants and tables, and return {asset: path}.
 
-    When a SavedModel is loaded, TensorFlow feeds the new paths by the names of the assets.
+    When a SavedModel is loaded, TensorFlow finds each asset by its name, and feeds its new path to
+    the graph.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     names = {}
@@ -150,7 +151,7 @@ def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
 
 
 def _forget_source_paths(meta_graph: Any) -> None:
-    """Shorten paths of files with first values of variables, which a SavedModel does not use."""
+    """Cut the folders from the paths of warm-start files, which a SavedModel never reads."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     for node in nodes.values():
         path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None

@@ -30,7 +30,7 @@ _UNFIT = re.compile(
 
 
 class Expected(NamedTuple):
-    """The behaviour that an export must have on N rows.
+    """The outputs that an export must have for N rows.
 
     Attributes:
       outputs: {name: [N, ...]}, predictions "<task>/<name>" and passed-through features.
@@ -61,7 +61,7 @@ def verify_export(
         compared.
 
     Returns:
-      The largest difference of an output.
+      The largest difference of an output from the prediction of the Estimator.
 
     Raises:
       RefusedError: an output differs; a signature fails on all rows, 7 rows, 1 row or 0 rows; a
@@ -102,7 +102,7 @@ def _run_signatures(
 def _find_difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
-    """Return the largest difference in the rows; 0 if there are no expected values."""
+    """Return the largest difference from `expected` in the rows; 0 if `expected` is None."""
     if len(value) != num_rows:
         raise RefusedError(f"{where} has {len(value)} rows for {num_rows} rows of input.")
     if expected is None or not num_rows:
@@ -124,16 +124,16 @@ def require_close(
 ) -> float:
     """Fail if two arrays differ too much; return their largest difference.
 
-    Differences from numbers above 1 are relative. Equal infinities, and two NaNs, have the
-    difference 0. A NaN or an infinity has an infinite difference from other values. Two different
-    classes or texts have the difference 1.
+    If the absolute value of the expected number is above 1, the difference is divided by this
+    absolute value. Equal infinities, and two NaNs, have the difference 0. A NaN or an infinity has
+    an infinite difference from other values. Two different classes or texts have the difference 1.
 
     Args:
       where: the name of the output, for the error.
       value: the output of the export, [N, ...].
-      wanted: the expected values, [N, ...].
+      wanted: the expected values of this output, [N, ...].
       allowed: the largest allowed difference.
-      source: the beginning of a sentence in the error, which ends with the expected value.
+      source: the words before the expected value in the error message.
 
     Raises:
       RefusedError: the difference is larger than `allowed`, or the shapes differ.

@@ -30,7 +30,7 @@ def list_versions(folder: str) -> list[int]:
       folder: the folder of the versions.
 
     Returns:
-      The numbers, in ascending order; [] if the folder does not exist.
+      The numbers of the versions, in ascending order; [] if the folder does not exist.
     """
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
@@ -58,7 +58,7 @@ class Version:
         Args:
           written: the folder of a complete SavedModel, inside `partial`.
           keep: how many of the newest versions to keep, including this version.
-          kept: another version to keep, or None.
+          kept: the number of another version that is not deleted, even if it is old; or None.
 
         Returns:
           The path of the version.
@@ -82,7 +82,7 @@ class Version:
 def create_version(folder: str) -> Iterator[Version]:
     """Create a version to write and publish; remove its folder `partial` at the end.
 
-    Unfinished versions of killed processes are removed first.
+    First, this function removes versions that killed processes left unfinished.
 
     Args:
       folder: the folder of the versions, which is created if it is missing.

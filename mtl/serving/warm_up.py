@@ -74,13 +74,14 @@ def write(
 ) -> None:
     """Write two warm-up requests for each signature: one with a single row, one with all rows.
 
-    At most `MOST` requests are written: first for signatures of all tasks, then for others by name.
+    At most `MOST` requests are written; signatures of all tasks come first, then the other
+    signatures in the order of their names.
 
     Args:
       directory: the folder of the SavedModel.
       model_name: the name of the model for clients.
       signature_defs: {name: SignatureDef} of the SavedModel.
-      held_out: the rows of the larger request.
+      held_out: the held-out rows, all of which the larger request has.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)
@@ -108,7 +109,7 @@ def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
     """Read the inputs of the warm-up requests for Predict calls from an export.
 
     Returns:
-      {signature: [{input: array}, a map for each request]}.
+      {signature: a list with a map {input: array} for each request}.
     """
     tensor = type(tf.make_tensor_proto(0))
     requests: dict[str, list[dict[str, np.ndarray]]] = {}

@@ -20,9 +20,10 @@ _MIN_ELEMENTS = 1024
 def pack_weights(graph: graphs.Graph, kind: str) -> None:
     """Store large float32 constants with at least 2 axes in fewer bits.
 
-    float16 rounds each weight. int8 rounds each weight to a multiple of a step. Each index of the
-    last axis has a separate step: the largest absolute value divided by 127. Only the rows of a
-    table that are looked up are unpacked. Other weights are unpacked when they are used.
+    float16 rounds each weight. int8 rounds each weight to a multiple of a step size. For each index
+    of the last axis, the step size is the largest absolute value of the weights, divided by 127.
+    Only the rows of a table that are looked up are unpacked. Weights that are not looked up by rows
+    are unpacked when they are used.
 
     Args:
       graph: a graph without variables, which this function changes.
@@ -51,7 +52,7 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the packed weights, and the step for each index of the last axis, or None."""
+    """Return the packed weights; for int8 also the step size of each index of the last axis."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None
@@ -62,7 +63,7 @@ def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray 
 
 
 def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bool:
-    """Return True if a node looks up rows of a table, which keep the last axis and its steps."""
+    """Return True if a node looks up rows of a table, so that the last axis of the table stays."""
     if node.op != "GatherV2" or node.input[0] != table or table in node.input[1:]:
         return False
     axis = graph.value(node.input[2])
@@ -72,7 +73,7 @@ def _looks_up(graph: graphs.Graph, node: tf.compat.v1.NodeDef, table: str) -> bo
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """Let a lookup read packed rows, and let a node with the old name of the lookup unpack them."""
+    """Let a lookup read packed rows, and unpack them in a node with the lookup's old name."""
     table = cast(np.ndarray, graph.value(lookup.input[0]))  # Packed by `pack_weights`.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)

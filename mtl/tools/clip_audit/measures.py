@@ -187,7 +187,7 @@ def _of_batch(measured: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Return roots of float64 squares as float32; a square below 0, by rounding, counts as 0."""
+    """Return roots of float64 squares as float32; squares below 0 (rounding errors) count as 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -211,9 +211,9 @@ def _of_head(
     """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
 
     EL2N is the norm of the derivative of the loss with respect to the logits. For cross-entropy,
-    EL2N equals `|p - y|`, the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a
-    Data Diet", 2021, arXiv:2107.07075. The margin is the logit of the label minus the largest logit
-    of another class.
+    EL2N equals `|p - y|`, the distance between the probabilities p and the one-hot label y. M.
+    Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021, arXiv:2107.07075. The
+    margin is the logit of the label minus the largest logit of another class.
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)

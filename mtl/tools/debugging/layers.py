@@ -222,7 +222,7 @@ def _add_tasks(
 def _find_last(
     operations: Iterable[tf.Operation], scopes: Mapping[str, Scope], followers: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return {scope: the last tensor that leaves it, or else the last tensor in it}."""
+    """Return {scope: the last tensor that leaves the scope, or its last tensor if none does}."""
     leaving_last, inner_last = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
     for operation in operations:
         if operation.name not in followers:

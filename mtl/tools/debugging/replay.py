@@ -5,9 +5,9 @@ with replay.open_step(experiment, "runs/a", step=1234) as replayed:
 
 A run that continues from a checkpoint computes the same bits again, so the replayed step equals the
 original step. A replay of step n copies the last checkpoint before step n into a temporary folder,
-and trains from there to step n - 1. Then the replay runs steps n - 1 and n one by one, with
-TensorFlow's graph optimizer off, so that each op keeps its name. The folder of the run does not
-change.
+and trains from there to step n - 1. The last two steps of the replay, n - 1 and n, run one by one
+with TensorFlow's graph optimizer off, so that each op keeps its name. The folder of the run does
+not change.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
-    """Yield a replay that has reached the step or the step before, its step, and a folder."""
+    """Yield a replay that has reached `step` or the step before, the step reached, and a folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
@@ -264,7 +264,7 @@ class _Replay(training.Training):
 
     @contextlib.contextmanager
     def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
-        """Tell a failure of the replayed step from a failure of an earlier step.
+        """Raise different errors for a failure of the replayed step and of an earlier step.
 
         Raises:
           _StepError: the replayed step fails.

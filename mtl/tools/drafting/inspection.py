@@ -132,7 +132,7 @@ def inspect_table(
       dialect: the format of the table.
       marks: further texts that mean a missing value.
       labels: columns in which a text such as "NA" means a missing label, not a class.
-      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
+      number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
       values: texts that are values, although they often mean a missing value.
 
     Raises:
@@ -197,7 +197,7 @@ def _require_one_header(
 def _list_others(
     facts: Mapping[str, columns.Facts], table_marks: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return {column: its marks that the table does not have}, for columns with such marks."""
+    """Return {column: texts that mean a missing value in this column, but not everywhere}."""
     others = {
         name: tuple(mark for mark in column.marks if mark not in table_marks)
         for name, column in facts.items()
@@ -208,7 +208,7 @@ def _list_others(
 def _list_common(
     facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
 ) -> Iterator[str]:
-    """Yield the marks of missing values that are not a value in any other column."""
+    """Yield the texts that mean a missing value in a column, and are a value in no column."""
     for mark in dict.fromkeys(mark for column in facts.values() for mark in column.marks):
         others = (name for name, column in facts.items() if mark not in column.marks)
         if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):

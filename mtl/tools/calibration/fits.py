@@ -137,8 +137,8 @@ class Calibration(refit.Refit):
           head: the head to calibrate.
           rows: labelled rows.
           others: the `Fit.values` of the calibration of all rows, if `rows` are only the rows of a
-            slice: they are used for a class that the slice cannot calibrate. `others` is None if
-            `rows` are all rows.
+            slice. A class that cannot be calibrated on the slice gets these values. `others` is
+            None if `rows` are all rows.
 
         Returns:
           The fitted calibration, whose `values` are [2, C], or [K, 2] for `Isotonic`.
@@ -302,11 +302,11 @@ class Isotonic(Calibration):
     Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates", 2002.
     The method sorts the rows by logit, and pools neighbouring rows into blocks of equal
     probability. Each block of rows becomes a knot of the function, at the mean logit of the rows.
-    If the blocks need more knots than the head has, the most similar neighbouring blocks are
-    joined. The function is constant from the smallest logit to the first block, and from the last
-    block to the largest logit. Logits between two knots are interpolated; the paper uses a step
-    function. A block whose labels are all equal counts half a row of the other label in addition,
-    to avoid probabilities of 0 and 1.
+    If the head has too few knots for all blocks, the most similar neighbouring blocks are joined.
+    The function is constant from the smallest logit to the first knot, and from the last knot to
+    the largest logit. Logits between two knots are interpolated; the paper uses a step function. A
+    block whose labels are all equal counts half a row of the other label in addition, to avoid
+    probabilities of 0 and 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)

@@ -28,7 +28,7 @@ def norms(
     Args:
       losses_of: a function that builds the forward pass again for some rows of the batch, and
         returns the losses of these rows.
-      batch: B rows of tensors, in any nesting.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       variables: N variables.
       weights: {task: scalar}, the weights of the tasks' losses in the total loss.
 

@@ -28,9 +28,9 @@ class Measured(NamedTuple):
     """Measurements of a batch of B examples.
 
     Attributes:
-      examples: {column of the report: [B]}.
-      batch: {column of the report: scalar}; `norm` is the norm of the mean gradient of the
-        examples.
+      examples: {column of the report: its value for each example, [B]}.
+      batch: {column of the report: its value for the whole batch, a scalar}; `norm` is the norm of
+        the mean gradient of the examples.
       unknown: the variables whose norms need a backward pass for each example.
       left_out: {auxiliary loss that is not measured: reason}.
     """
@@ -60,7 +60,7 @@ def measure(
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}.
       weigh: maps {name: losses [B]} of tasks and auxiliary losses to {name: the weight of the loss,
-        a scalar}. Auxiliary losses that cannot be measured are 0.
+        a scalar}. The function gets losses of 0 for auxiliary losses that cannot be measured.
 
     Raises:
       UserError: a head does not compute the loss of each example, or building the forward pass
@@ -116,9 +116,9 @@ def measure_losses(
     Values that need a head, such as EL2N, are NaN.
 
     Args:
-      losses_of: builds the network again for some rows, and returns {task: losses [B]}; the
-        examples in it must not depend on each other.
-      batch: B rows of tensors, in any nesting.
+      losses_of: a function that builds the network again for some rows, and returns {task: losses
+        [B]}; the loss of an example must not depend on other examples.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       weights: {task: the weight of its loss, a scalar}.
 
     Raises:

@@ -46,9 +46,9 @@ def measure(
     """Return the norms of the examples' gradients with respect to the trainable variables.
 
     Args:
-      losses_of: builds the forward pass, and reuses existing variables; the examples in it must not
-        depend on each other.
-      batch: B rows of tensors, in any nesting.
+      losses_of: a function that builds the forward pass, and reuses existing variables; the loss of
+        an example must not depend on other examples.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       weigh: maps {task: losses [B]} to {task: the weight of the task, a scalar}.
       by_row: True to use a backward pass for each example, for all variables.
     """
@@ -182,7 +182,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add the values that need a backward pass for each example to `measured`."""
+    """Add to `measured` the values that need a backward pass for each example."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)

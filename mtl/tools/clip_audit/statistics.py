@@ -18,8 +18,8 @@ def of_samples(
 
     Columns:
 
-    - `id`, `visits`, and `not_finite`: the number of visits with a NaN or infinite norm; all other
-      columns ignore these visits.
+    - `id`; `visits`: the number of visits; `not_finite`: the number of visits with a NaN or
+      infinite norm, which all other columns ignore.
     - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`
       visits and over `all` visits, and the value of the `last` visit.
     - `el2n`, `loss`, `margin` of each task: mean over the `first` and over `all` visits, and the

@@ -72,8 +72,8 @@ def run_eagerly(
       call: a function that calls the code of the model, for example under a debugger.
 
     Raises:
-      UserError: the checkpoint does not exist, the rows do not fit the model, or the code of the
-        model works only in a graph.
+      UserError: there is no such checkpoint, the rows do not fit, or the model works only in a
+        graph.
     """
     is_training = mode == "train"
     if is_training:
@@ -146,7 +146,7 @@ def _make_constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.Ragge
 
 
 def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
-    """Return the eager values, and the largest difference between an eager value and the graph."""
+    """Return the eager values, and their largest difference from the values of the graph."""
     differences = {
         name: _measure_difference(values[name], of_graph[name])
         for name in values

@@ -88,7 +88,7 @@ class Finding:
     """An op that broke a training step, and the likely cause.
 
     Attributes:
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       origin: the code that created the op, and the scope of the model that the op belongs to.
       cause: the cause in a few words.
       inputs: summaries of the op's inputs.
@@ -256,7 +256,7 @@ def explain(
     Args:
       kind: the type of the op, such as Log.
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       inputs: summaries of the op's float inputs, in their order.
       variable: the variable that the op reads; "" for other ops.
       fields: {field: the name of its tensor in the batch}.

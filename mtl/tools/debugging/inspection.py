@@ -165,7 +165,7 @@ class OpenGraph:
           pattern: a glob pattern for the names of tensors or operations, such as "*logits*".
 
         Returns:
-          [(name, type, shape as text)], in the order of creation.
+          A list with (name, type, shape as text) for each tensor, in the order of creation.
         """
         tensors = [tensor for op in self.graph.get_operations() for tensor in op.outputs]
         return [

@@ -29,9 +29,10 @@ class Scope:
 
     Attributes:
       name: the full name, such as network/trunk/hidden_0.
-      output: the shape of the last tensor that leaves the scope; None for a variable, and for a
-        scope that no tensor leaves.
-      variable: the shape of the variable; None for a scope.
+      output: the shape of the last tensor that leaves the scope, or of its last tensor if none
+        leaves it; None for a variable, for a scope at the top of the tree, and for an unknown
+        shape.
+      variable: the shape of the variable; None if this is a scope.
       parameters: the number of parameters.
       num_bytes: the size of the parameters in bytes.
       flops: the floating-point operations for one row. TensorFlow counts only some ops, mostly

@@ -3,9 +3,9 @@
 from mtl import experiment
 experiment.Run.check_numerics = True
 
-The run ends in the first step in which an op fails the check, and the error names the op. The run
-ends in this way for every value of `Update.if_not_finite`. The run ends even if a `tf.where` hides
-the NaN from the losses. The checks insert no op between two ops of the model, so the trained
+The run ends in the first step in which an op fails the check, and the error names the op. A failed
+check ends the run for every value of `Update.if_not_finite`. The run ends even if a `tf.where`
+hides the NaN from the losses. The checks insert no op between two ops of the model, so the trained
 weights stay the same in every bit.
 """
 

@@ -120,7 +120,8 @@ class _Replay(training.Training):
         """Return the last checkpoint before a step, or else the checkpoint of the step itself.
 
         Raises:
-          UserError: a checkpoint is missing, or its state of the input is missing.
+          UserError: there is no checkpoint up to the step, or none with the saved state of the
+            input.
         """
         steps = _find_steps(model_dir)
         states = input_state.InputState(model_dir, self._input_settings)

@@ -46,7 +46,7 @@ def find_rows(
 
     Args:
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       batch_size: the number of rows in a batch, B.
       slices: the number of micro-batches (slices) in a batch; a slice has B / slices rows.
 
@@ -78,12 +78,12 @@ def find_fields(
 ) -> list[str]:
     """Return the fields that an op depends on and whose values are odd in the broken rows.
 
-    A value is odd if it is not finite, or far larger than the values in other rows. If the op is
-    the op that reads the batch, only values that are not finite are odd.
+    A value is odd if it is not finite, or far larger than the values in other rows. For an op that
+    reads the batch itself, only values that are not finite are odd.
 
     Args:
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       numbers: the indices of the broken rows.
       fields: {field: the name of its tensor in the batch}.
     """

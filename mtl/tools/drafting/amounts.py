@@ -23,8 +23,8 @@ class Choice(NamedTuple):
     Attributes:
       head: the name of the head's class.
       settings: {setting of the head: value} for the gin file.
-      hint: a sentence with the reason for this head and with alternative heads; "" if an ordinary
-        regression needs no reason.
+      hint: a sentence that gives the reason for this head or names other heads; "" if no other head
+        comes into question.
     """
 
     head: str

@@ -71,13 +71,13 @@ class Facts:
       values: {text: number of rows} without missing values, from all rows or else from the sample.
       least, greatest: the range of the numbers in the column, also if the kind is "text"; NaN
         without numbers.
-      words: {text: number of rows} for some texts in a column with at least 90% numbers; {}
-        otherwise.
+      words: {text: number of rows} for some texts that are not numbers, in a column with at least
+        90% numbers; {} otherwise.
       is_code: True if a value has digits after a leading zero, like some postal codes.
       form: the number 1.5 or 1234.5 as the file writes it, such as "$1,234.5"; "" if the file
         writes plain numbers. `values` always contains plain numbers.
       twin: another form that also fits all texts, but means other numbers; "" if there is none.
-      written: a text of the file in this form, such as "$12.50".
+      written: a text of the file that has the form `form`, such as "$12.50".
       limits: the number of rows with a limit such as <0.5, which counts as 0.5.
     """
 
@@ -182,7 +182,7 @@ class Column:
             self._counts = None
 
     def find_marks(self) -> list[str]:
-        """Return texts that mean a missing value in this column of numbers or times; else []."""
+        """Return the texts that mean a missing value in a column of numbers or times; else []."""
         if not self._numbers:
             # In a column of texts, a mark such as "-" may be a class.
             return list(self._marks) if 0 < self._times == self._words else []

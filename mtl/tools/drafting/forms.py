@@ -39,7 +39,8 @@ class Found:
     """The form in which a column writes numbers.
 
     Attributes:
-      example: the number 1.5 or 1234.5 in this form, for `Csv.number_forms`.
+      example: how the column writes the number 1.5 or 1234.5, such as "$1,234.5", for
+        `Csv.number_forms`.
       words: the few texts of the column that are not numbers in the form of `example`.
       twin: another form that also fits all texts, but means other numbers; "" if there is none.
     """

@@ -196,7 +196,7 @@ def _bind_cells(plan: plans.Plan) -> list[str]:
 
 
 def _bind_fields(plan: plans.Plan) -> list[str]:
-    """Return the bindings for texts in single columns."""
+    """Return the bindings that say how single columns write missing values and numbers."""
     table, lines = plan.table, []
     used_names = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
     used_names |= {plan.holdout.time, plan.holdout.key}
@@ -479,7 +479,7 @@ def show_line(text: str) -> str:
 
     Returns:
       The text in one line; a text of more than 160 characters ends with " ..." instead of the rest.
-      "(no name)" for a blank text.
+      A blank text becomes "(no name)".
     """
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 

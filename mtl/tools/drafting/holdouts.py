@@ -16,7 +16,7 @@ _BESIDE = ("validation", "calibration")
 
 
 def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--") -> plans.Holdout:
-    """Return the choice of held-out rows, from settings.
+    """Return the choice of the held-out rows that the settings describe.
 
     Args:
       settings: {setting: its value}. `holdout`, `validation` and `calibration` are shares, `folds`

@@ -27,7 +27,7 @@ class Inspection:
 
     Attributes:
       dialect: the format of the table's files.
-      rows_of: {file: number of rows}, with the files of a test table.
+      rows_of: {file: number of rows}, including the files of a test table.
       size: the size of the table in bytes, after decompression.
       marks: the texts that mean a missing value in any column.
       marks_in: {column: further texts that mean a missing value in this column}.
@@ -81,7 +81,7 @@ class Inspection:
           name: the name of a column of numbers.
 
         Returns:
-          float64 [N]; NaN for missing values.
+          The number in each row of the sample, float64 [N]; NaN for missing values.
         """
         return columns.to_floats(self.texts(name)).to_numpy()
 
@@ -136,7 +136,8 @@ def inspect_table(
       values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a line is malformed, the table is empty, or a column does not have its form.
+      UserError: a line is malformed, the table is empty, or a column does not write its numbers as
+        `number_forms` says.
     """
     if dialect.is_json:  # JSON has null for missing values, so a text in JSON is always a value.
         values = {*columns.MARKS_OF_NUMBERS} - {""}

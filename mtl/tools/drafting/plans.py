@@ -39,8 +39,8 @@ class Holdout:
     """The choice of the rows for test, validation and calibration.
 
     Attributes:
-      share: the share of test rows between 0 and 1: of random rows, of the values of `key`, or of
-        the last rows by `time`; unused with `files`.
+      share: the share of test rows, between 0 and 1. Test rows are drawn at random, row by row or
+        by the values of `key`, or are the last rows by `time`; unused with `files`.
       validation: the share of validation rows, chosen like test rows; 0 for none.
       calibration: the share of rows that calibrate the finished run, chosen like test rows; 0 for
         none.

@@ -38,7 +38,7 @@ def read_numbers(
         if it separates thousands.
 
     Raises:
-      UserError: a column does not have its form in `number_forms`.
+      UserError: a column does not write its numbers as `number_forms` says.
     """
     values = {name: _list_values(column, gathered[name]) for name, column in facts.items()}
     texts = [column for column in facts.values() if column.kind == "text" and not column.is_code]
@@ -111,7 +111,7 @@ def _read_form(
     present: Mapping[str, int],
     form: forms.Found,
 ) -> columns.Facts:
-    """Return facts in which numbers of a form are read, and other texts are missing values."""
+    """Return the facts of a column whose numbers have a form; other texts are missing values."""
     if not column.values.isdisjoint(form.words):
         return facts
     missing = {text: rows for text, rows in facts.values.items() if text not in present}

@@ -50,8 +50,8 @@ class Task:
       settings: {setting of the head: value} for the gin file.
       why: the reason for the head in a few words, with figures.
       hints: sentences about other heads, and about rare classes.
-      target: the label of each row in the sample [N], in the form that the functions of `telling`
-        expect: classes as numbers from 1, 0 or 1 for two classes, and other numbers unchanged.
+      target: the label of each row in the sample [N], in the form that functions of `telling` read:
+        0 or 1 for two classes, the numbers from 1 for more classes, and other numbers unchanged.
       metric: "auc" for two classes, "skill" for more classes, "r2" for numbers.
     """
 
@@ -159,7 +159,7 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
 
 
 def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: str) -> None:
-    """Fail if a file stores infinite labels as numbers, because marks apply only to texts."""
+    """Fail if a file stores infinite labels as numbers, which no setting makes missing values."""
     odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
     is_stored = facts.name in table.dialect.numbers
     fix = "Write them as nulls, or as finite numbers."

@@ -62,7 +62,7 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       codes: the encoded column [N].
-      label: 0 or 1 [N]; NaN for missing labels.
+      label: the label of each row, 0 or 1 [N]; NaN for missing labels.
 
     Returns:
       The AUC, in [0, 1]; NaN for fewer than 100 labelled rows, or if the half of the rows on which
@@ -88,7 +88,7 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
       The share of the variance: at most 1, and negative if the predictions are worse than the mean
@@ -136,7 +136,7 @@ def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       numbers: the numbers of the column [N]; NaN for missing values.
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
       The squared correlation, in [0, 1]; NaN if fewer than 100 rows have both a number and a label,
@@ -167,7 +167,7 @@ def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
       1 if each value stands for a range of the label; about 0 if the values do not depend on the

@@ -70,7 +70,7 @@ class Axis(NamedTuple):
           most: about the largest number of ticks.
 
         Returns:
-          [(position in [0, 1], label)], from `low` to `high`.
+          A list with (position in [0, 1], label) for each tick, from `low` to `high`.
         """
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)

@@ -146,7 +146,7 @@ def explain_row(
     """Compute the attributions for one number that a head predicts for a row.
 
     Args:
-      model: the opened model, whose graph contains the gradients.
+      model: the opened model, whose graph contains the tensors `built`.
       built: the tensors of the gradients.
       held: N rows.
       encoded: the encoded columns of the N rows, {column: [N, ...]}.

@@ -106,7 +106,7 @@ def compute(
     """Predict all rows once for each value of the grid, after the field is set to this value.
 
     Args:
-      model: the opened model, whose graph contains the outputs.
+      model: the opened model, whose graph contains the predicted numbers.
       said: for each task, the numbers that its head predicts.
       held: N rows.
       field: the name of a field with one value per row.

@@ -62,8 +62,8 @@ class Opened:
     def list_used(self) -> set[str]:
         """Return the names of the features that the logits depend on.
 
-        Not only columns read features, but also heads that calibrate their predictions. So the ops
-        of the graph are searched.
+        The ops of the graph are searched, because not only columns read features, but also heads
+        that calibrate their predictions.
         """
         # Search backwards with a stack, because a graph may be deeper than
         # Python's limit for recursion.
@@ -88,7 +88,7 @@ class Opened:
           features: {field: [N, ...]}.
 
         Returns:
-          {column: [N, D] or [N, H, W, C]}.
+          The encoded columns, {column: [N, D] or [N, H, W, C]}.
         """
         return self.compute(self.inputs, features)
 

@@ -111,7 +111,7 @@ def _measure_ghosts(
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def stack_values(dtype: tf.DType) -> tf.Tensor:
-        """Return all values as one tensor [number of keys, B], in the order of the keys."""
+        """Return all squared norms and inner products as one tensor, in the order of `keys`."""
         squares = {task: _square_norms(parts, dtype) for task, parts in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _square_norms(whole, dtype)
         casts = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}

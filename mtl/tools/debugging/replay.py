@@ -151,7 +151,7 @@ class _Replay(training.Training):
         """Train from one step to another as the run did, and save a checkpoint at the end.
 
         Raises:
-          UserError: the run fails before `last`.
+          UserError: the run fails at a step before `last`.
         """
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
@@ -162,7 +162,7 @@ class _Replay(training.Training):
     def watch(self, first: int, step: int, folder: str) -> _Watching:
         """Run single steps up to and including `step`, and let the debugger write all tensors.
 
-        The last step, `step`, may fail without an error.
+        A failure of `step` itself raises no error.
 
         Raises:
           UserError: the step before `step` fails.

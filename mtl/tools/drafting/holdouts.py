@@ -46,7 +46,7 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
 
 
 def _require_single(values: Mapping[str, Any], where: str, flag: str) -> None:
-    """Fail if several settings of one group are used."""
+    """Fail if settings are used together that exclude each other."""
     for names in _GROUPS:
         used = [setting for setting in names if values.get(setting)]
         for setting in used[1:]:

@@ -34,7 +34,7 @@ class Inspection:
       facts: {column: the facts of the column}.
       sample: random rows as texts, in the order of the table; all rows if there are at most 200,000
         rows and 20 million cells.
-      places: the numbers of the sampled rows, from 0.
+      places: the positions of the sampled rows in the table, from 0.
     """
 
     dialect: lines.Dialect

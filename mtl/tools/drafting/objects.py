@@ -55,7 +55,7 @@ def read_dialect(paths: Sequence[str]) -> lines.Dialect:
 
 
 def _choose_kind(kinds: set[str]) -> str:
-    """Return "number", "text" or a type of lists; "" for other types, and for several types."""
+    """Return the one kind of a column: "number", "text" or a kind of lists; "" if none fits."""
     if kinds in _NUMBERS:
         return "number"
     fits = len(kinds) < 2 and kinds <= {"text", *_LISTS}

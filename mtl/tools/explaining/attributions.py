@@ -150,10 +150,10 @@ def explain_row(
       built: the tensors of the gradients.
       held: N rows.
       encoded: the encoded columns of the N rows, {column: [N, ...]}.
-      baseline: the start of the path, {column: [...]}.
+      baseline: the start of the path to the row, {column: [...]}.
       row: the index of the row to explain, in [0, N).
       place: the index of the number to explain among the K numbers that the head predicts.
-      steps: the number of points on the path, m.
+      steps: the number m of points on the path from the baseline to the row.
     """
     # Use the midpoints of m intervals: their sum is closer to the integral
     # than a sum of end points.

@@ -17,8 +17,8 @@ Confidence intervals come from a jackknife: the rows are divided into G groups, 
 is computed G times without one of the groups. The rows of the left-out group are not measured, and
 no other row gets their values. So an interval covers the random choice of rows and of permutations.
 J. N. Arvesen, "Jackknifing U-statistics", 1969. Such an interval can be computed for any metric of
-a split. The intervals tend to be too wide: with R permutations, by a factor of sqrt(1 + 1 / R) if
-only the choice of the rows and of the values that they get is random.
+a split. The intervals tend to be too wide. If chance affects only which rows are measured and which
+values they get, R permutations make an interval too wide by a factor of sqrt(1 + 1 / R).
 """
 
 import math
@@ -108,7 +108,7 @@ def measure(
       progress: called with a line of text about the current work.
 
     Raises:
-      UserError: there are too few rows.
+      UserError: there are fewer than `FEWEST_ROWS` rows, too few to compute intervals.
     """
     require_rows(held)
 

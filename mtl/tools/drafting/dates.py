@@ -174,8 +174,8 @@ def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
     """Return the units of time that vary, and repeat in later rows.
 
     If all times lie in a single year, the month says when a row was written, and a random split
-    rewards a model that memorizes the months. But the rows that a model in use meets come from the
-    months of later years.
+    rewards a model that memorizes the months. But a model in use meets rows from the months of
+    later years, which it has not seen.
     """
     moments = [time for time in read_times(list(facts.values), form) if time is not None]
     if not moments:

@@ -218,8 +218,8 @@ def plan_table(
       values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a test file is also a training file, a file is malformed, or a label or the holdout
-        does not fit the table.
+      UserError: a test file is also a training file, a file is malformed, a label does not fit the
+        table, or its rows cannot be held out as `holdout` says.
     """
     # Read test rows too: they may contain marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()

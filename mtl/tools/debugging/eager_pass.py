@@ -72,8 +72,7 @@ def run_eagerly(
       call: a function that calls the code of the model, for example under a debugger.
 
     Raises:
-      UserError: there is no such checkpoint, the rows do not fit, or the model works only in a
-        graph.
+      UserError: there is no such checkpoint, rows do not fit, or the model works only in a graph.
     """
     is_training = mode == "train"
     if is_training:

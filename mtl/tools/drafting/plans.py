@@ -291,8 +291,7 @@ def make_plan(
       kept: columns to use even if they reveal a task, or look like an id or a date.
 
     Raises:
-      UserError: a label does not fit the table, its rows cannot be held out as `holdout` says, or
-        no input is left.
+      UserError: a label or `holdout` is impossible for this table, or no column is left as input.
     """
     checks.unique("--task", labels)
     chosen_tasks = tasks_lib.tell_apart(

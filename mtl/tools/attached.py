@@ -1,4 +1,4 @@
-"""Lists the parts that act beside a training; the only module that names the tools among them.
+"""Lists what acts beside a training, such as trackers, pictures, a clip audit and TensorBoard.
 
 training.Training(made, "runs/a", on_start, observers=attached.list_observers(made))
 """
@@ -21,13 +21,13 @@ _TOOLS = "mtl.tools."
 
 
 def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObserver]:
-    """Return the parts that other settings add, followed by `Experiment.observers`.
+    """Return the observers that other settings add to a run, followed by `Experiment.observers`.
 
-    The settings are `Experiment.trackers`, `clip_audit` and `tensorboard`, `Run.profile`,
-    `Run.check_numerics` and `Serving.portable`. Every run draws pictures.
+    The other settings are the `trackers`, `clip_audit` and `tensorboard` of the `Experiment`,
+    `Run.profile`, `Run.check_numerics` and `Serving.portable`. Every run draws pictures.
 
     Raises:
-      UserError: a tool would act twice.
+      UserError: two observers are tools of the same class, so they would write the same files.
     """
     run, trackers = experiment.run, experiment.trackers
     found: list[Any] = [

@@ -30,25 +30,26 @@ class TaskAffinity(types.Surgery):
     `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)` is the affinity of task i to task j: the share
     by which a gradient step of task i lowers the loss L_j of task j. An affinity is below 0 if the
     step raises the loss. `theta` are the variables that several tasks share, tables included, and
-    `g_i` is the gradient of task i with respect to `theta`. The step leaves all other variables
-    unchanged. Both losses use the same rows and the same dropout, and are not weighted. C. Fifty et
-    al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
-    arXiv:2109.04617. As in the paper's formula, the measured step is plain gradient descent, even
-    if the run uses another optimizer. The code divides by |L_j|, because a negative loss would flip
-    the sign.
+    `g_i` is the gradient of task i with respect to `theta`. The gradient step changes only the
+    shared variables. The losses before and after the gradient step are computed on the same rows
+    with the same dropout, and without the weights of the tasks. C. Fifty et al., "Efficiently
+    Identifying Task Groupings for Multi-Task Learning" (TAG), 2021, arXiv:2109.04617. As in the
+    paper's formula, the measured step is plain gradient descent, even if the run uses another
+    optimizer. Where the formula divides by L_j, the code divides by |L_j|, because a negative loss
+    would flip the sign of the affinity.
 
     `TaskAffinity` does not change the trained weights. A step that measures affinities costs a
-    backward and a forward pass for each task. A step that does not measure costs nothing, and
-    reports NaN as affinities. The affinities of a task are also NaN if the batch has no label of
-    this task.
+    backward and a forward pass for each task. A training step without a measurement has no extra
+    cost, and reports NaN as affinities. The affinities of a task are also NaN if the batch has no
+    label of this task.
 
     Attributes:
       surgery: the surgery that combines the gradients of the tasks.
-      every_steps: the number of steps between two measurements. It must be a multiple of
+      every_steps: the number of steps between two measurements. `every_steps` must be a multiple of
         `Run.summary_steps`, because a run writes no scalars between two summaries.
-      learning_rate: the factor r of the measured step, above 0. If r is so large that a step of a
-        task raises the loss of this task, affinities mean nothing, and `launch.affinity` reports
-        it.
+      learning_rate: the factor r of the measured step, above 0. If the factor r is so large that a
+        gradient step of a task raises the task's own loss, affinities mean nothing, and
+        `launch.affinity` says that r is too large.
     """
 
     surgery: Annotated[types.Surgery, checks.Part("surgery.Sum", arguments=3)] = surgery_lib.Sum()
@@ -87,12 +88,13 @@ class TaskAffinity(types.Surgery):
         Args:
           losses: {task: scalar}, the weighted losses.
           variables: N variables.
-          batch: the passes over the whole batch, with unweighted losses.
+          batch: the forward passes over the whole batch, with their unweighted losses; None if
+            there are only the `losses`.
 
         Returns:
-          N gradients, and {name: scalar}: the scalars of `surgery`, `affinity/<i>/<j>` of all pairs
-          of tasks, and `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the unweighted
-          gradients.
+          The combined gradients of the N variables, and {name of a scalar: its value}. The scalars
+          are those of `surgery`, `affinity/<i>/<j>` for all pairs of tasks, and
+          `surgery/cosine/<task>/<task>` and `surgery/conflicts` for the unweighted gradients.
 
         Raises:
           UserError: several replicas train, the network computes in 16 bits, tasks share nothing,

@@ -73,7 +73,8 @@ class Fit(NamedTuple):
     """The calibration of a head, fitted to rows.
 
     Attributes:
-      values: slopes and shifts [2, C], or knots [K, 2].
+      values: the slope and the shift of each of C logits, [2, C]; for `Isotonic`, K knots, each
+        with its logit and its calibrated logit, [K, 2].
       description: the calibration as text, for the log.
       logits: the calibrated logits of the rows.
     """
@@ -135,25 +136,27 @@ class Calibration(refit.Refit):
         Args:
           head: the head to calibrate.
           rows: labelled rows.
-          others: for the rows of a slice, the `Fit.values` of all rows: they replace the values of
-            a class that the slice cannot calibrate. None if `rows` are all rows.
+          others: the `Fit.values` of the calibration of all rows, if `rows` are only the rows of a
+            slice. A class that cannot be calibrated on the slice gets these values. `others` is
+            None if `rows` are all rows.
 
         Returns:
-          The fit, with values [2, C] or [K, 2].
+          The fitted calibration, whose `values` are [2, C], or [K, 2] for `Isotonic`.
 
         Raises:
           UserError: the calibration cannot be fitted to the rows.
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Put the calibration of all rows into the last layer of a head.
+        """Change the last layer of a head so that it computes calibrated logits.
 
         Args:
           old: the last layer, with a kernel [H, C] and a bias [C].
-          values: the values of the calibration: in this class slopes and shifts, [2, C].
+          values: the `Fit.values` of all rows: in this class the slope and the shift of each logit,
+            [2, C].
 
         Returns:
-          The calibrated layer: in this class with another kernel and bias.
+          The calibrated layer; this class changes only the kernel and the bias.
         """
         slopes, shifts = values
         return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
@@ -166,7 +169,7 @@ class Calibration(refit.Refit):
         Args:
           head: the head.
           old: the last layer of the head.
-          rows: the batches of the split.
+          rows: the rows of the split that the calibration is fitted to, in batches.
 
         Returns:
           The calibrated layer.
@@ -239,7 +242,8 @@ class Temperature(Calibration):
 
     C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
     arXiv:1706.04599. The ranking of rows by probability does not change. Classes that are predicted
-    with a threshold of 0.5 do not change either. All classes of a `MultiLabel` head share one T.
+    by comparing a probability with 0.5 do not change either. All classes of a `MultiLabel` head
+    share one T.
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
@@ -262,9 +266,9 @@ class Platt(Calibration):
 
     J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the
     targets are `1 / (n_0 + 2)` in place of 0, and `(n_1 + 1) / (n_1 + 2)` in place of 1, for n_0
-    rows with the label 0 and n_1 rows with the label 1. These targets keep a and b finite even if a
-    threshold separates the labels. If all labels of a class are equal, its logits do not change.
-    Use `Temperature` for `MultiClass` heads.
+    rows with the label 0 and n_1 rows with the label 1. With targets of 0 and 1, a and b would
+    become infinite if a threshold on the logits separates the labels. If all labels of a class are
+    equal, its logits do not change. Use `Temperature` for `MultiClass` heads.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
@@ -294,14 +298,15 @@ class Platt(Calibration):
 class Isotonic(Calibration):
     """Maps logits by a rising piecewise linear function, for `Binary` heads with `knots`.
 
-    The method is isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan,
-    "Transforming Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The
-    method sorts the rows by logit, and pools neighbouring rows into blocks of equal probability.
-    Each block becomes a knot at the mean logit of its rows. If the head has fewer knots than
-    blocks, the most similar neighbouring blocks are joined. The first block begins at the smallest
-    logit, and the last block ends at the largest logit. Logits between two knots are interpolated;
-    the paper uses a step function. A block whose labels are all equal counts half a row of the
-    other label in addition, to avoid probabilities of 0 and 1.
+    The method is isotonic regression by the algorithm "pool adjacent violators". B. Zadrozny and C.
+    Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates", 2002.
+    The method sorts the rows by logit, and pools neighbouring rows into blocks of equal
+    probability. Each block of rows becomes a knot of the function, at the mean logit of the rows.
+    If the head has too few knots for all blocks, the most similar neighbouring blocks are joined.
+    The function is constant from the smallest logit to the first knot, and from the last knot to
+    the largest logit. Logits between two knots are interpolated; the paper uses a step function. A
+    block whose labels are all equal counts half a row of the other label in addition, to avoid
+    probabilities of 0 and 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
@@ -322,7 +327,7 @@ class Isotonic(Calibration):
         checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the last layer of a head, followed by the knots of all rows."""
+        """Return the last layer of a head, followed by the function whose knots are `values`."""
         return old._replace(behind={self.kind: values})
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
@@ -353,7 +358,8 @@ def find_scale(rows: Scored) -> float:
       rows: labelled rows.
 
     Returns:
-      The factor 1 / T, in [0, 100]; 0 if every factor above 0 gives a larger cross-entropy.
+      The factor 1 / T of the logits, in [0, 100]; 0 if every factor above 0 gives a larger
+      cross-entropy than 0.
     """
     low, high = 0.0, _LARGEST_SCALE
     if _find_slope(rows, low) >= 0:
@@ -368,7 +374,8 @@ def find_scale(rows: Scored) -> float:
 def _find_slope(rows: Scored, scale: float) -> float:
     """Return the derivative of the total cross-entropy with respect to the factor of the logits.
 
-    The derivative never decreases when the factor grows, so `find_scale` can bisect it.
+    The derivative never decreases when the factor grows, so `find_scale` can find the zero of the
+    derivative by bisection.
     """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
@@ -396,7 +403,8 @@ def fit_line(
       logits: the logits of N rows, [N].
       targets: the labels, 0 or 1, [N].
       weights: the weights of the labels, [N].
-      unfit: the slope and the shift to return if all labels are equal, [2].
+      unfit: the slope and the shift that are returned if no line can be fitted, because all labels
+        are equal, [2].
 
     Returns:
       The slope and the shift.
@@ -484,7 +492,7 @@ def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _join(
     logits: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Join neighbouring blocks, the most similar first, until at most `most` blocks remain."""
+    """Join neighbouring blocks of rows, the most similar first, until at most `most` remain."""
     while len(logits) > most:
         pair_sizes = sizes[:-1] + sizes[1:]
         place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / pair_sizes))

@@ -33,8 +33,10 @@ class Settings:
     Attributes:
       key: the field, of integers or strings, that identifies samples; None identifies a sample by
         the number of its row in the training split, from 0.
-      percentile: in [0, 100]; clipping thresholds for examples and for batches are this percentile
-        of the gradient norms in the previous batches.
+      percentile: the percentile of previous gradient norms that becomes the threshold, in [0, 100].
+        The clipping threshold for examples is this percentile of the examples' gradient norms in
+        the previous batches; the threshold for batches is this percentile of the batches' gradient
+        norms.
       window: the number of previous batches that decide the thresholds.
       max_norm: a fixed threshold for examples and batches, in place of the percentile; for example
         the norm at which the run clips.
@@ -132,9 +134,10 @@ def record_step(
     """Add an op to UPDATE_OPS that records the batch of a training step.
 
     Args:
-      record: the record of the audit.
+      record: the record of the audit, to which the batch is added.
       ids: the ids of the samples, [B] int64 or string.
-      measure: builds the measurements of the batch; called once, when the graph is built.
+      measure: a function that adds ops to the graph which measure the batch, and returns the
+        measurements; called once.
     """
     # Measure after the moving averages of normalisations are updated, and before the weights are.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):

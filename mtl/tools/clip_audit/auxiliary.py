@@ -32,8 +32,8 @@ class Measured:
       model: the model with the auxiliary losses.
 
     Attributes:
-      left_out: {loss without a value for each row: reason}; complete after the first call of
-        `measure`.
+      left_out: {name of an auxiliary loss that cannot be measured for single rows: the reason};
+        complete after the first call of `measure`.
     """
 
     def __init__(self, model: model_lib.MultiTaskModel):
@@ -56,12 +56,14 @@ class Measured:
         """Compute the weighted auxiliary losses of rows, {name: [B]}.
 
         The weight of a row is divided by the mean weight of all rows with a weight above 0. If a
-        loss has several parts, they are added up. The first call measures the whole batch. Later
-        calls measure some rows of the batch, and use the mean weights of the first call.
+        loss has several parts, they are added up. The first call of this method measures the whole
+        batch. Later calls measure only some rows, and use the mean weights of the whole batch,
+        which the first call has computed.
 
         Args:
           activations: the activations of a forward pass as in evaluation.
-          first: the number of ops in the graph before that forward pass; see `twins.reuse_earlier`.
+          first: the number of ops in the graph before the forward pass of the `activations`; see
+            `twins.reuse_earlier`.
         """
         parts = []
         for part in self._parts:
@@ -90,7 +92,7 @@ class Measured:
 def _reuse_activations(
     activations: activations_lib.Activations, first: int
 ) -> activations_lib.Activations:
-    """Return the same activations, computed by ops of the training step if it has equal ops."""
+    """Replace tensors of activations by equal tensors that the training step computes already."""
     inputs, towers, shared = twins.reuse_earlier(
         first,
         # `tf.nest` would drop the attribute `shared` of `Towers`, so list it here; the code below

@@ -26,14 +26,16 @@ def norms(
     """Measure the gradient norms, one example at a time.
 
     Args:
-      losses_of: builds the forward pass again, for some of the rows.
-      batch: B rows of tensors, in any nesting.
+      losses_of: a function that builds the forward pass again for some rows of the batch, and
+        returns the losses of these rows.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       variables: N variables.
       weights: {task: scalar}, the weights of the tasks' losses in the total loss.
 
     Returns:
-      {task: squared norms [B, N], with the key "" for the total loss}, and the inner products [B,
-      N] of each gradient of the total loss with the sum of these gradients over the batch; float64.
+      {task: the squared norms of the gradients, [B, N]}, with the key "" for the total loss; and
+      the inner products of each example's gradient of the total loss with the sum of these
+      gradients over the batch, [B, N]. All numbers are float64.
     """
 
     def whole_of(losses: types.Tensors) -> tf.Tensor:

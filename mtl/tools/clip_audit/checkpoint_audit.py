@@ -34,7 +34,8 @@ def audit_checkpoints(
 ) -> None:
     """Record a visit of every sample for each checkpoint, in the order of `paths`.
 
-    All checkpoints read the samples in the same random order, in batches of the size of training.
+    For every checkpoint, the samples are read in the same random order, and in batches as large as
+    in training.
 
     Args:
       data: the pipeline of the run.

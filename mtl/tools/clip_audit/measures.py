@@ -28,9 +28,9 @@ class Measured(NamedTuple):
     """Measurements of a batch of B examples.
 
     Attributes:
-      examples: {column of the report: [B]}.
-      batch: {column of the report: scalar}; `norm` is the norm of the mean gradient of the
-        examples.
+      examples: {column of the report: its value for each example, [B]}.
+      batch: {column of the report: its value for the whole batch, a scalar}; `norm` is the norm of
+        the mean gradient of the examples.
       unknown: the variables whose norms need a backward pass for each example.
       left_out: {auxiliary loss that is not measured: reason}.
     """
@@ -60,7 +60,7 @@ def measure(
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}.
       weigh: maps {name: losses [B]} of tasks and auxiliary losses to {name: the weight of the loss,
-        a scalar}. Auxiliary losses that cannot be measured are 0.
+        a scalar}. The function gets losses of 0 for auxiliary losses that cannot be measured.
 
     Raises:
       UserError: a head does not compute the loss of each example, or building the forward pass
@@ -116,9 +116,9 @@ def measure_losses(
     Values that need a head, such as EL2N, are NaN.
 
     Args:
-      losses_of: builds the network again for some rows, and returns {task: losses [B]}; the
-        examples in it must not depend on each other.
-      batch: B rows of tensors, in any nesting.
+      losses_of: a function that builds the network again for some rows, and returns {task: losses
+        [B]}; the loss of an example must not depend on other examples.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       weights: {task: the weight of its loss, a scalar}.
 
     Raises:
@@ -187,7 +187,7 @@ def _of_batch(measured: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Return roots of float64 squares as float32; a square below 0, by rounding, counts as 0."""
+    """Return roots of float64 squares as float32; squares below 0 (rounding errors) count as 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -211,9 +211,9 @@ def _of_head(
     """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
 
     EL2N is the norm of the derivative of the loss with respect to the logits. For cross-entropy,
-    EL2N equals `|p - y|`, the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a
-    Data Diet", 2021, arXiv:2107.07075. The margin is the logit of the label minus the largest logit
-    of another class.
+    EL2N equals `|p - y|`, the distance between the probabilities p and the one-hot label y. M.
+    Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021, arXiv:2107.07075. The
+    margin is the logit of the label minus the largest logit of another class.
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)

@@ -1,4 +1,4 @@
-"""Measures gradient norms of single examples by task and variable, and shares in the sum.
+"""Measures gradient norms of single examples, and inner products with the gradient of the batch.
 
 result = norms.measure(losses_of, batch, weigh)
 result.squares["network/hidden_0/kernel"]      # [B]
@@ -20,7 +20,7 @@ from mtl.variables import patterns
 class Norms(NamedTuple):
     """Gradient norms of B examples; `g_i` is the gradient of the weighted total loss of example i.
 
-    Squares and products are float64, and finite if the gradients are finite.
+    Squared norms and inner products are float64, and they are finite if the gradients are finite.
 
     Attributes:
       losses: {task: the losses, [B]}.
@@ -46,9 +46,9 @@ def measure(
     """Return the norms of the examples' gradients with respect to the trainable variables.
 
     Args:
-      losses_of: builds the forward pass, and reuses existing variables; the examples in it must not
-        depend on each other.
-      batch: B rows of tensors, in any nesting.
+      losses_of: a function that builds the forward pass, and reuses existing variables; the loss of
+        an example must not depend on other examples.
+      batch: tensors of B rows, in any nesting of dictionaries and sequences.
       weigh: maps {task: losses [B]} to {task: the weight of the task, a scalar}.
       by_row: True to use a backward pass for each example, for all variables.
     """
@@ -93,7 +93,7 @@ def _find_rows(batch: Any) -> int | None:
 def _measure_ghosts(
     gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Measure squares and products for each variable, and squares for each task."""
+    """Measure squared norms by variable and by task, and inner products by variable."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
     of_tasks = {task: gradients.by_variable(uses) for task, uses in back.items()}
     # Leave out tasks whose losses depend on no trainable variable.
@@ -111,7 +111,7 @@ def _measure_ghosts(
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def stack_values(dtype: tf.DType) -> tf.Tensor:
-        """Return all values as one tensor [number of keys, B], in the order of the keys."""
+        """Return all squared norms and inner products as one tensor, in the order of `keys`."""
         squares = {task: _square_norms(parts, dtype) for task, parts in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _square_norms(whole, dtype)
         casts = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
@@ -142,7 +142,7 @@ def _square_norms(
 def _sum_gradients(
     of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
 ) -> dict[str, gradient_forms.Plain]:
-    """Return the gradients of the weighted sum, for variables whose task gradients are built.
+    """Return gradients of the weighted total loss, for variables whose task gradients exist.
 
     Adding up existing gradients costs less than building new gradients.
     """
@@ -166,7 +166,7 @@ def _sum_gradients(
 def _weigh_cotangents(
     back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
 ) -> dict[str, tf.Tensor | None]:
-    """Return the cotangents of the weighted sum, from the cotangents of the tasks."""
+    """Return the cotangents of the weighted total loss, from the cotangents of the losses."""
     total: dict[str, tf.Tensor | None] = {}
     for task, cotangents in back.items():
         for use, cotangent in cotangents.items():
@@ -182,7 +182,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add the values that need a backward pass for each example to `measured`."""
+    """Add to `measured` the values that need a backward pass for each example."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)

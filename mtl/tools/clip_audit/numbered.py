@@ -55,7 +55,7 @@ class Numbered(types.Source):
         return types.read_member(self.source, types.Source, "orders_rows")
 
     def order_rows(self, split: str, spec: spec_lib.Spec, **settings: Any) -> Any:
-        """Return the order that the inner source decides."""
+        """Return the order of the rows of a split, which the inner source decides."""
         return self.source.order_rows(split, _without_row(spec), **settings)
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
@@ -74,7 +74,7 @@ class Numbered(types.Source):
         return blocks._replace(read=read)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> dict[str, Any]:
-        """Return the raw records with the row numbers `rows`, int64 [B], and the numbers."""
+        """Return the raw records of the rows with the numbers `rows` [B], and the numbers."""
         return {"row": rows, "record": self.source.take_rows(split, rows)}
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from mtl.step import outlets
 
 @dataclasses.dataclass(frozen=True)
 class Observing:
-    """For each training step, makes an extension that calls an observing function.
+    """Makes an extension of a training step, which calls a function that observes the step.
 
     Attributes:
       observe: the function; it adds ops to UPDATE_OPS, which run before the weights change.
@@ -21,7 +21,7 @@ class Observing:
     def __call__(
         self, model: Any, features: types.Tensors, labels: types.Tensors
     ) -> "ObservedStep":
-        """Return the extension for a training step whose graph is being built."""
+        """Return the extension of a training step; called while the graph of the step is built."""
         return ObservedStep(self.observe, features, labels)
 
 
@@ -35,7 +35,7 @@ class ObservedStep(types.StepExtension):
         self._observe, self._rows = observe, (features, labels)
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
-        """Observe the step before its update, and drop the summaries of the second forward pass."""
+        """Observe the step before its update, and drop the summaries that the observer adds."""
         with outlets.drop_summaries():
             self._observe(*self._rows, found.weights)
         # Nothing has to happen around the update: it depends on the UPDATE_OPS of the observer.

@@ -49,7 +49,7 @@ class Recording(types.RunObserver):
     def list_extensions(
         self, model: model_lib.MultiTaskModel, statistics: features_lib.Statistics
     ) -> list[types.MakeExtension]:
-        """Return the extensions that record a training step; none before `go_on_from` is called."""
+        """Return the extensions that record a training step; [] before a call of `go_on_from`."""
         if self._record is None:
             return []
         return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
@@ -59,13 +59,14 @@ class Recording(types.RunObserver):
 
         Args:
           ids: the ids of the samples, [B] int64 or string.
-          measure: builds the measurements of the batch.
+          measure: a function that adds ops to the graph which measure the batch, and returns the
+            measurements.
         """
         if self._record:
             audit.record_step(self._record, ids, measure)
 
     def save(self, step: int) -> None:
-        """Write the records since the last call, before the checkpoint of a step is saved."""
+        """Write the records added since the last call; called before a checkpoint is saved."""
         if self._record:
             self._record.save(step)
 

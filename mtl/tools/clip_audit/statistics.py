@@ -18,14 +18,14 @@ def of_samples(
 
     Columns:
 
-    - `id`, `visits`, and `not_finite`: the number of visits with a NaN or infinite norm; all other
-      columns ignore these visits.
+    - `id`; `visits`: the number of visits; `not_finite`: the number of visits with a NaN or
+      infinite norm, which all other columns ignore.
     - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`
       visits and over `all` visits, and the value of the `last` visit.
     - `el2n`, `loss`, `margin` of each task: mean over the `first` and over `all` visits, and the
       value of the `last` visit.
-    - `label`, `prediction`: the values of the last visit; `task`: the task with the largest
-      gradient.
+    - `label`, `prediction`: the label and the prediction of each task at the last visit; `task`:
+      the task whose gradient has the largest mean norm.
     - `share_above`: the share of visits above the threshold; `shrink`: the mean factor by which
       clipping would multiply the gradient in these visits.
     - `share_in_clipped_batches`: the share of visits in batches above the threshold.
@@ -75,7 +75,7 @@ class _Groups:
       ids: the id of each sample, [S].
       order: the indices that sort the N visits by sample and batch, [N].
       sample: the index of the sample of each sorted visit, [N].
-      number: the number of earlier visits of the same sample, for each sorted visit, [N].
+      number: for each of the sorted visits, how many earlier visits its sample has, [N].
       is_last: True for the last visit of a sample, [N].
       sizes: the number of visits of each sample, [S].
     """
@@ -110,7 +110,7 @@ class _Groups:
         return _divide_values(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the maximum by sample, [N] -> [S]; NaN for a sample without a visit in the mask."""
+        """Return each sample's maximum, [N] -> [S]; NaN for samples without a visit in the mask."""
         maxima = np.full(len(self.ids), -np.inf)
         # An assignment by index would use one visit of each sample only;
         # `maximum.at` uses all visits.
@@ -118,7 +118,7 @@ class _Groups:
         return np.where(np.isinf(maxima), np.nan, maxima)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the median by sample, [N] -> [S]; NaN for a sample without a visit in the mask."""
+        """Return each sample's median, [N] -> [S]; NaN for samples without a visit in the mask."""
         sample, values = self.sample[mask], values[mask]
         # Sort by sample and value, so that a median lies in the middle of the sample's values.
         values = values[np.lexsort((values, sample))]
@@ -252,7 +252,7 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
       second: the table of another audit; samples are matched by `id`.
 
     Returns:
-      A number in [-1, 1]; NaN for fewer than two common samples.
+      The correlation, in [-1, 1]; NaN if fewer than two samples have a norm in both audits.
     """
     # Audits of other splits or with other filters may have other samples.
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)

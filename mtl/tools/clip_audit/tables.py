@@ -54,7 +54,7 @@ def write_csv(path: str, columns: Columns) -> None:
 
 
 def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Return the rows of several tables as one table.
+    """Join several tables to one table that has the rows of all of them.
 
     Args:
       tables: tables that have the same columns.

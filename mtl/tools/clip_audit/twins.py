@@ -24,10 +24,10 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
     """Replace outputs by equal outputs of earlier ops ("twins"), if there are any.
 
     A twin is an op of the same type with the same attributes and inputs, which draws no random
-    numbers. Trainable variables must not change between the op and its twin.
+    numbers. Between an op and its twin, no trainable variable may change its value.
 
     Args:
-      first: the number of ops in the graph before the outputs were built.
+      first: the number of ops in the graph before the ops of `outputs` were added.
       outputs: tensors, in any nesting.
     """
     twins = _Twins(first)
@@ -35,7 +35,7 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
 
 
 class _Twins:
-    """The twins of all ops in the graph from the index `first` on."""
+    """Finds the twins of new ops: of all ops in the graph from the index `first` on."""
 
     def __init__(self, first: int):
         graph = tf1.get_default_graph()
@@ -57,7 +57,7 @@ class _Twins:
         return tensor if source.dtype == tf.resource else source
 
     def _find_source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the twin of a tensor's origin; for a read of a variable, its handle."""
+        """Follow a tensor back through reads and `Identity` ops; return the source, or its twin."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._twins.get(tensor.op.name)
@@ -75,7 +75,7 @@ class _Twins:
             self._twins[op.name] = twin
 
     def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
-        """Return an equal earlier op, out of the ops that read the same inputs."""
+        """Return an earlier op that equals `op` and reads the same inputs; None if none does."""
         # A twin reads the same inputs, so only the readers of one input are candidates.
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
@@ -83,7 +83,7 @@ class _Twins:
         return next((o for o in self._list_users(earlier) if self._are_alike(op, o)), None)
 
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
-        """Yield the earlier ops that read a tensor."""
+        """Yield the ops that read a tensor, except for new ops: those from `first` on."""
         for op in source.consumers():
             # An op such as a read only passes a value on: also list the readers of its output.
             if self._passes_on(op):

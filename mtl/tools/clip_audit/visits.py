@@ -36,7 +36,7 @@ class Settings(Protocol):
 
 
 class Trailing:
-    """A percentile of the values in the last batches, which is the threshold for the next batch."""
+    """Computes the threshold for the next batch: a percentile of the norms in the last batches."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
@@ -52,10 +52,10 @@ class Trailing:
         return float(np.percentile(np.concatenate(self._batches), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
-        """Add the values of a batch.
+        """Add the norms of a batch, which then count for the thresholds of the next batches.
 
         Args:
-          values: numbers, [N]. Numbers that are not finite are skipped.
+          values: the norms, [N]. Norms that are not finite are skipped.
         """
         # A single NaN would make every percentile NaN for a whole window of batches.
         self._batches.append(values[np.isfinite(values)])
@@ -85,7 +85,7 @@ class Record:
         self._number = self._restore_batches(settings.window)
 
     def _restore_batches(self, window: int) -> int:
-        """Read the last saved batches for the thresholds; return the number of saved batches."""
+        """Read the last saved batches, to compute thresholds; return how many batches are saved."""
         # `read` expects the folder of the audit, and appends `parts` itself.
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
@@ -111,7 +111,7 @@ class Record:
           step: the global step before the batch trains the model.
           ids: the ids of the samples, [B] integers or bytes.
           examples: {column: [B]}, including `norm`.
-          batch: {column: a number}, including `norm`.
+          batch: {column: a number that describes the whole batch}, including `norm`.
         """
         # TensorFlow passes strings as objects, which Parquet would store as bytes.
         if ids.dtype.kind == "O":
@@ -162,7 +162,8 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
     Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
     have the columns `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
-    `measures.Measured.batch`. The thresholds of a batch are computed from the previous batches.
+    `measures.Measured.batch`. The columns `threshold` and `example_threshold` of a batch are
+    computed from previous batches.
 
     Args:
       directory: the folder of the audit.

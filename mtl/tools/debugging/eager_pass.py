@@ -39,12 +39,12 @@ class Passed(NamedTuple):
     """The values that the code of a model computes eagerly for some rows.
 
     Attributes:
-      values: {name: array}; the names are `<task>/<prediction>`, except in training, and
-        `<task>/loss`, except in prediction.
+      values: {name: array}. A prediction has the name `<task>/<prediction>`, and a loss the name
+        `<task>/loss`. Mode "train" computes no predictions, and mode "predict" no losses.
       deviation: the largest difference between a value and the same value of the graph, divided by
         the size of the graph's value if this size is above 1. The deviation is infinite if texts or
-        classes differ, or if only one of two values is NaN.
-      furthest: the name of the value with the largest deviation.
+        classes differ from the graph, or if a value is NaN only in eager code or only in the graph.
+      furthest: the name of the value that differs most from the graph.
     """
 
     values: Mapping[str, np.ndarray]
@@ -72,7 +72,7 @@ def run_eagerly(
       call: a function that calls the code of the model, for example under a debugger.
 
     Raises:
-      UserError: the checkpoint does not exist, the rows do not fit, or the code needs a graph.
+      UserError: there is no such checkpoint, rows do not fit, or the model works only in a graph.
     """
     is_training = mode == "train"
     if is_training:
@@ -121,7 +121,7 @@ def _run_graphs(
     mode: str,
     checkpoint: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the weights of a checkpoint, and the values that graphs compute for the rows."""
+    """Return the weights of a checkpoint, and the outputs of the model's graphs for the rows."""
     weights: dict[str, np.ndarray] = {}
     outputs: dict[str, np.ndarray] = {}
     # Mode "eval" needs two graphs: an evaluation for losses, and a prediction.

@@ -88,14 +88,14 @@ class Finding:
     """An op that broke a training step, and the likely cause.
 
     Attributes:
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       origin: the code that created the op, and the scope of the model that the op belongs to.
       cause: the cause in a few words.
       inputs: summaries of the op's inputs.
       outputs: summaries of the op's outputs.
       tasks: the tasks whose losses depend on the op.
       rows: the rows of the batch that led to the broken output.
-      fields: the fields of the batch with odd values in these rows.
+      fields: the fields in which the rows that led to the broken output have odd values.
     """
 
     root: roots_lib.Root
@@ -119,8 +119,8 @@ class Growth:
 
     Attributes:
       variable: the name of the variable.
-      before: the largest absolute value before the update.
-      now: the largest absolute value after the update.
+      before: the largest absolute value of the variable before the update.
+      now: the largest absolute value of the variable after the update.
     """
 
     variable: str
@@ -135,8 +135,8 @@ class Report:
     Attributes:
       replayed: the training step.
       findings: the ops that broke the step, in the order in which they ran; empty if no op did.
-      growth: the variables that grew tenfold or more in the previous update; the variable with the
-        largest value now comes first.
+      growth: the variables that affect a loss and grew tenfold or more in the previous update,
+        sorted by their largest absolute value after that update, the largest first.
       writers: {variable: pairs of (op that wrote the variable in the previous step, summaries of
         the op's inputs)}, for variables that were not finite when the step started.
     """
@@ -256,7 +256,7 @@ def explain(
     Args:
       kind: the type of the op, such as Log.
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       inputs: summaries of the op's float inputs, in their order.
       variable: the variable that the op reads; "" for other ops.
       fields: {field: the name of its tensor in the batch}.

@@ -165,7 +165,7 @@ class OpenGraph:
           pattern: a glob pattern for the names of tensors or operations, such as "*logits*".
 
         Returns:
-          [(name, type, shape as text)], in the order of creation.
+          A list with (name, type, shape as text) for each tensor, in the order of creation.
         """
         tensors = [tensor for op in self.graph.get_operations() for tensor in op.outputs]
         return [
@@ -224,7 +224,7 @@ def summarize_model(
 
     Args:
       experiment: the experiment of the run.
-      model_dir: the folder of the run. It need not exist, and does not change.
+      model_dir: the folder of the run. The folder need not exist, and nothing is written to it.
 
     Raises:
       UserError: a setting or the data is wrong.
@@ -332,7 +332,7 @@ def _spell_field(field: str) -> str:
 
 
 def _find_tensor(graph: tf.Graph, name: str, feed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
-    """Return the tensor that `OpenGraph.read` computes for a name."""
+    """Return the tensor or the variable whose value `OpenGraph.read` returns for a name."""
     # Search variables first: the operation with the name of a variable
     # returns a handle, not a value.
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}

@@ -29,9 +29,10 @@ class Scope:
 
     Attributes:
       name: the full name, such as network/trunk/hidden_0.
-      output: the shape of the last tensor that leaves the scope; None for a variable, and for a
-        scope that no tensor leaves.
-      variable: the shape of the variable; None for a scope.
+      output: the shape of the last tensor that leaves the scope, or of its last tensor if none
+        leaves it; None for a variable, for a scope at the top of the tree, and for an unknown
+        shape.
+      variable: the shape of the variable; None if this is a scope.
       parameters: the number of parameters.
       num_bytes: the size of the parameters in bytes.
       flops: the floating-point operations for one row. TensorFlow counts only some ops, mostly
@@ -222,7 +223,7 @@ def _add_tasks(
 def _find_last(
     operations: Iterable[tf.Operation], scopes: Mapping[str, Scope], followers: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return {scope: the last tensor that leaves it, or else the last tensor in it}."""
+    """Return {scope: the last tensor that leaves the scope, or its last tensor if none does}."""
     leaving_last, inner_last = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
     for operation in operations:
         if operation.name not in followers:

@@ -3,10 +3,10 @@
 from mtl import experiment
 experiment.Run.check_numerics = True
 
-The run ends in the first step in which an op fails the check, and the error names the op. The value
-of `Update.if_not_finite` does not matter. The run ends even if a `tf.where` hides the NaN from the
-losses. The checks insert no op between two ops of the model, so the trained weights stay the same
-in every bit.
+The run ends in the first step in which an op fails the check, and the error names the op. A failed
+check ends the run for every value of `Update.if_not_finite`. The run ends even if a `tf.where`
+hides the NaN from the losses. The checks insert no op between two ops of the model, so the trained
+weights stay the same in every bit.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def assert_finite(
     Args:
       tensors: tensors of the current graph; all ops that they depend on are checked.
       step: the global step for the message, a scalar.
-      unless: bool scalar; True switches the check off.
+      unless: a bool scalar; in a step in which it is True, nothing is checked.
 
     Returns:
-      The op. When it runs, it raises an InvalidArgumentError with the step, the ops, and their
-      lines of code.
+      The op, which raises an InvalidArgumentError if the check fails. The error names the step, the
+      ops that failed the check, and their lines of code.
     """
     graph, all_finite = tf.compat.v1.get_default_graph(), dict[str, tf.Tensor]()
 

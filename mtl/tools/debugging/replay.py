@@ -5,9 +5,9 @@ with replay.open_step(experiment, "runs/a", step=1234) as replayed:
 
 A run that continues from a checkpoint computes the same bits again, so the replayed step equals the
 original step. A replay of step n copies the last checkpoint before step n into a temporary folder,
-and trains from there to step n - 1. Then the replay runs steps n - 1 and n one by one, with
-TensorFlow's graph optimizer off, so that each op keeps its name. The folder of the run does not
-change.
+and trains from there to step n - 1. The last two steps of the replay, n - 1 and n, run one by one
+with TensorFlow's graph optimizer off, so that each op keeps its name. The folder of the run does
+not change.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
-    """Yield a replay that has reached the step or the step before, its step, and a folder."""
+    """Yield a replay that has reached `step` or the step before, the step reached, and a folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
@@ -120,7 +120,8 @@ class _Replay(training.Training):
         """Return the last checkpoint before a step, or else the checkpoint of the step itself.
 
         Raises:
-          UserError: a checkpoint is missing, or its state of the input is missing.
+          UserError: there is no checkpoint up to the step, or none with the saved state of the
+            input.
         """
         steps = _find_steps(model_dir)
         states = input_state.InputState(model_dir, self._input_settings)
@@ -150,7 +151,7 @@ class _Replay(training.Training):
         """Train from one step to another as the run did, and save a checkpoint at the end.
 
         Raises:
-          UserError: the run fails before `last`.
+          UserError: the run fails at a step before `last`.
         """
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
@@ -161,7 +162,7 @@ class _Replay(training.Training):
     def watch(self, first: int, step: int, folder: str) -> _Watching:
         """Run single steps up to and including `step`, and let the debugger write all tensors.
 
-        The last step, `step`, may fail without an error.
+        A failure of `step` itself raises no error.
 
         Raises:
           UserError: the step before `step` fails.
@@ -264,7 +265,7 @@ class _Replay(training.Training):
 
     @contextlib.contextmanager
     def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
-        """Tell a failure of the replayed step from a failure of an earlier step.
+        """Raise different errors for a failure of the replayed step and of an earlier step.
 
         Raises:
           _StepError: the replayed step fails.

@@ -4,9 +4,9 @@ broken = roots.find_roots(dump, before, losses={"digit": "loss:0"})
 broken[0].node.name                                      # "head/digit/log"
 
 An op is the root of a broken step if one of its outputs is not finite, all its inputs are finite,
-and the same output was finite one step earlier. Some kernels leave unused outputs uninitialised, so
-there must also be a path of tensors that are not finite from the op to a loss, to a variable or to
-the check of the update.
+and the same output was finite one step earlier. Some kernels leave unused outputs uninitialised. So
+a root must also affect a loss, a variable or the check of the update through a chain of tensors
+that are not finite.
 """
 
 import dataclasses
@@ -45,8 +45,8 @@ def find_roots(
 
     Args:
       dump: the tensors of the training step.
-      before: the tensors of the previous step; None if they are unknown. Then outputs may have been
-        broken in an earlier step already.
+      before: the tensors of the previous step; None if they are unknown. If `before` is None, the
+        roots may include ops whose outputs were already broken in an earlier step.
       losses: {task: the name of the tensor with its loss}.
     """
     broken = []
@@ -103,7 +103,7 @@ def _list_broken(
 
 
 def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:
-    """Return whether an op computed an output that is not finite from finite inputs."""
+    """Return True if the op's inputs were finite when it computed an output that is not finite."""
     bad = [tensor for tensor in node.inputs if dump.is_bad(tensor)]
     if not bad:
         return True

@@ -27,8 +27,9 @@ class Rows:
     """The rows of a batch that broke a step.
 
     Attributes:
-      numbers: the indices of the rows, from 0; empty if all rows look alike.
-      evidence: the reason for the choice of these rows.
+      numbers: the indices, from 0, of the rows in the batch that broke the step; empty if no row
+        stands out from the other rows.
+      evidence: a text that says why these rows were chosen.
     """
 
     numbers: tuple[int, ...]
@@ -45,12 +46,12 @@ def find_rows(
 
     Args:
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       batch_size: the number of rows in a batch, B.
       slices: the number of micro-batches (slices) in a batch; a slice has B / slices rows.
 
     Returns:
-      The rows; their `numbers` are empty if all rows look alike.
+      The rows; their `numbers` are empty if no row stands out from the other rows.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
@@ -77,12 +78,12 @@ def find_fields(
 ) -> list[str]:
     """Return the fields that an op depends on and whose values are odd in the broken rows.
 
-    A value is odd if it is far larger than the values in other rows. If the op reads the batch
-    directly, a value is odd if it is not finite.
+    A value is odd if it is not finite, or far larger than the values in other rows. For an op that
+    reads the batch itself, only values that are not finite are odd.
 
     Args:
       dump: the tensors of the training step.
-      root: the op and its broken output.
+      root: the op that broke the step, with its broken output.
       numbers: the indices of the broken rows.
       fields: {field: the name of its tensor in the batch}.
     """
@@ -109,8 +110,8 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
     """Return the names of the tensors whose first axis has the rows of the batch.
 
-    The length of the axis is not enough, because a kernel may have B rows by chance. So the search
-    follows the axis from the input batch through all ops.
+    A first axis of length B is no proof, because a kernel may have B rows by chance. So this
+    function follows the axis of rows from the input batch through all ops.
 
     Args:
       dump: the tensors of the training step.
@@ -134,7 +135,7 @@ def stand_out(values: np.ndarray) -> np.ndarray:
       values: n values for each of B rows, [B, n].
 
     Returns:
-      A mask of these rows, bool [B].
+      A mask, bool [B], that is True for the rows that stand out.
     """
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)
@@ -169,7 +170,7 @@ def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[s
 
 
 def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
-    """Return whether an op's axes (its second input) are known and leave out the axis of rows."""
+    """Return True if the axes of an op, its second input, are known and exclude axis 0."""
     return len(inputs) > 1 and not _is_along_rows(dump, inputs[0], inputs[1])
 
 
@@ -241,7 +242,7 @@ def _list_rows_that(
     slices: int,
     tell: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[int, ...]:
-    """Return the indices of the rows that `tell` selects, a function from [B, n] to bool [B]."""
+    """Return the indices of rows for which `tell`, a function from [B, n] to bool [B], is True."""
     selected: list[int] = []
     loops = tensor.count(_IN_LOOP)
     is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))

@@ -147,7 +147,8 @@ class StepDump:
 
         Args:
           tensors: names of tensors, `<node>:<slot>`.
-          within: the only tensors through which a dependence may lead; None allows all tensors.
+          within: the tensors that may lie between one of `tensors` and a node that depends on it;
+            None allows all tensors.
         """
         reached: set[str] = set()
         waiting = list(tensors)
@@ -166,7 +167,8 @@ class StepDump:
           node: the name of a node of the step.
 
         Returns:
-          {tensor: distance in ops}, the nearest tensors first.
+          {tensor: the number of ops on the shortest path from the tensor to the node}, the nearest
+          tensors first.
         """
         distances: dict[str, int] = {}
         # In a breadth-first search, the first distance to a tensor is the shortest.

@@ -40,10 +40,11 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
     """Return arrays as text, with a line for each number and a column for each row of the batch.
 
-    Arrays without an axis for rows come at the end.
+    Arrays whose first axis is not the axis of rows come at the end.
 
     Args:
-      arrays: {name: array}; the first axis of an array may have the rows of the batch.
+      arrays: {name: array}; some arrays have an entry for each row of the batch along their first
+        axis.
       rows: the number of rows in the batch.
     """
     lines = [["", *(f"row {row}" for row in range(rows))]]

@@ -23,7 +23,8 @@ class Choice(NamedTuple):
     Attributes:
       head: the name of the head's class.
       settings: {setting of the head: value} for the gin file.
-      hint: a sentence with the reason for the choice and an alternative; "" for a plain number.
+      hint: a sentence that gives the reason for this head or names other heads; "" if no other head
+        comes into question.
     """
 
     head: str
@@ -63,7 +64,7 @@ def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
 
 
 def _are_counts(numbers: np.ndarray) -> bool:
-    """Return True for small counts; with large counts, the loss would outweigh other tasks."""
+    """Return True for small counts; the Poisson loss of large counts would outweigh other tasks."""
     mean, (low, high) = float(numbers.mean()), _DISPERSION
     is_near = 0 <= numbers.min() <= _LEAST_COUNT * mean and mean <= _MEAN_COUNT
     return is_near and low <= numbers.var() / mean <= high
@@ -96,10 +97,10 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Round a mean to about a thousandth of the spread, which may be far smaller than the mean.
+    """Round the mean of a label to about a thousandth of the label's standard deviation.
 
     Args:
-      mean: the mean of a label.
-      spread: the standard deviation of the label, in the unit of the mean; 0 keeps all digits.
+      mean: the mean of the label.
+      spread: the standard deviation of the label; if it is 0, the mean is not rounded.
     """
     return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean

@@ -65,19 +65,19 @@ class Facts:
       missing: the number of rows with a missing value.
       marks: {text that means a missing value: number of rows}.
       distinct: the number of distinct values, without missing values. If `is_counted` is False,
-        this is the number of distinct values in the sample, which can be far too low.
+        `distinct` is the number of distinct values in the sample, which can be far too low.
       is_counted: True if the values of all rows were counted; False for more than 100,000 distinct
         values.
       values: {text: number of rows} without missing values, from all rows or else from the sample.
       least, greatest: the range of the numbers in the column, also if the kind is "text"; NaN
         without numbers.
-      words: {text: number of rows} for some texts in a column with at least 90% numbers; {}
-        otherwise.
+      words: {text: number of rows} for some texts that are not numbers, in a column with at least
+        90% numbers; {} otherwise.
       is_code: True if a value has digits after a leading zero, like some postal codes.
       form: the number 1.5 or 1234.5 as the file writes it, such as "$1,234.5"; "" if the file
         writes plain numbers. `values` always contains plain numbers.
       twin: another form that also fits all texts, but means other numbers; "" if there is none.
-      written: a text of the file in this form, such as "$12.50".
+      written: a text of the file that has the form `form`, such as "$12.50".
       limits: the number of rows with a limit such as <0.5, which counts as 0.5.
     """
 
@@ -182,7 +182,7 @@ class Column:
             self._counts = None
 
     def find_marks(self) -> list[str]:
-        """Return the marks of missing values, if the column is mostly numbers or only times."""
+        """Return the texts that mean a missing value in a column of numbers or times; else []."""
         if not self._numbers:
             # In a column of texts, a mark such as "-" may be a class.
             return list(self._marks) if 0 < self._times == self._words else []
@@ -194,7 +194,7 @@ class Column:
         return [*self._marks, *words] if few else []
 
     def find_label_marks(self) -> list[str]:
-        """Return the marks of missing labels; in a column of classes, only sure marks count."""
+        """Return texts that mean a missing label; for classes, only those of `SURE_MARKS`."""
         if self._counts is None:
             return self.find_marks() or self.sure_marks
         numbers = pc.sum(_matches(self._counts["text"], FLOAT)).as_py() or 0
@@ -202,7 +202,7 @@ class Column:
 
     @property
     def sure_marks(self) -> list[str]:
-        """The marks in this column that mean a missing value in columns of any kind."""
+        """The texts in this column that always mean a missing value, such as "NA"."""
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
     def holds(self, text: str) -> bool:
@@ -212,8 +212,8 @@ class Column:
           text: the text.
 
         Returns:
-          True if the text occurs, or if the column has more than 100,000 distinct values, which are
-          not kept.
+          True if the text occurs in the column, or if this is unknown, because the column has more
+          than 100,000 distinct values.
         """
         return self._counts is None or pc.any(pc.equal(self._counts["text"], text)).as_py()
 
@@ -226,7 +226,8 @@ class Column:
 
         Args:
           marks: texts that mean a missing value.
-          sample: the column's values in a random sample of rows, for columns with too many values.
+          sample: the column's values in a random sample of rows; used only if the column has more
+            than 100,000 distinct values.
         """
         table = _count_sample(sample) if self._counts is None else self._counts
         values = dict(zip(table["text"].to_pylist(), table["count"].to_pylist(), strict=True))

@@ -75,7 +75,8 @@ def is_named(name: str) -> bool:
 def _find_numbers(facts: columns.Facts) -> Times | None:
     """Find times that are numbers: seconds since 1970, 20240531, 202405, or days of Excel.
 
-    A column whose name does not suggest times needs more distinct values.
+    If the name of the column does not suggest times, numbers count as times only if many of them
+    are distinct.
     """
     unit = _find_unit(facts)
     if unit:
@@ -116,7 +117,7 @@ def _find_unit(facts: columns.Facts) -> str:
 def _find_forms(facts: columns.Facts) -> tuple[str, str]:
     """Return the first form that fits all texts, and a second form that means other times.
 
-    "" stands for a form that was not found.
+    A form that was not found is returned as "".
     """
     texts = list(facts.values)
     fits = (form for form in _list_forms() if _fits(form, texts))
@@ -149,10 +150,11 @@ def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None
 
     Args:
       texts: the times as the file writes them.
-      form: the form as in `features.TimeParts.form`: "" for ISO, "%d.%m.%Y", or a unit since 1970.
+      form: the form of the texts, as in `features.TimeParts.form`: "" for ISO times, a form such as
+        "%d.%m.%Y", or a unit of time since 1970.
 
     Returns:
-      For each text a time without a zone, or None.
+      The time of each text, without a time zone; None for a text that is not a time.
     """
     if form in times.SINCE_1970:
         start = datetime.datetime(1970, 1, 1)
@@ -172,7 +174,8 @@ def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
     """Return the units of time that vary, and repeat in later rows.
 
     If all times lie in a single year, the month says when a row was written, and a random split
-    rewards a model that memorizes the months. But later rows come from the months of other years.
+    rewards a model that memorizes the months. But a model in use meets rows from the months of
+    later years, which it has not seen.
     """
     moments = [time for time in read_times(list(facts.values), form) if time is not None]
     if not moments:

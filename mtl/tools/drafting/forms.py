@@ -39,8 +39,9 @@ class Found:
     """The form in which a column writes numbers.
 
     Attributes:
-      example: the number 1.5 or 1234.5 in this form, for `Csv.number_forms`.
-      words: the few texts of the column that do not have this form.
+      example: how the column writes the number 1.5 or 1234.5, such as "$1,234.5", for
+        `Csv.number_forms`.
+      words: the few texts of the column that are not numbers in the form of `example`.
       twin: another form that also fits all texts, but means other numbers; "" if there is none.
     """
 
@@ -57,7 +58,8 @@ class Found:
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
     """Return the form of the numbers in a column; None if the column has no form.
 
-    At most 3 distinct texts may lack the form, in at most 0.1 times as many rows as have the form.
+    A form is accepted although up to 3 distinct texts lack it, if these texts occur in at most 0.1
+    times as many rows as the numbers of the form.
 
     Args:
       values: {text: number of rows}, without missing values.
@@ -79,7 +81,7 @@ def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found |
 
 
 def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
-    """Return {way: an example with the most frequent unit}; {} if the texts are not numbers."""
+    """Return {way to write numbers: an example with the column's unit}; {} without numbers."""
     if not _look_like_numbers(list(values)[:_LOOKED_AT]):
         return {}
     parts = {text: match for text in values if (match := _PARTS.fullmatch(text))}
@@ -122,11 +124,11 @@ def _is_currency(text: str) -> bool:
 
 
 def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
-    """Return the texts that do not have a form; None if there are more than a few such texts.
+    """Return the texts that do not have the form of an example; None if there are many.
 
     Args:
       values: {text: number of rows}, without missing values.
-      example: the number 1.5 or 1234.5 in the form.
+      example: how the form writes the number 1.5 or 1234.5, such as "$1,234.5".
     """
     words = [text for text in values if not is_of(text, example)]
     rows = sum(map(values.__getitem__, words))
@@ -136,18 +138,18 @@ def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
 
 
 def is_of(text: str, example: str) -> bool:
-    """Return True if a text is a number in the form of an example.
+    """Return True if a text is a number that is written in the same form as `example`.
 
     Args:
-      text: a text of the file.
-      example: the number 1.5 or 1234.5 in the form.
+      text: the text, as the file writes it.
+      example: how the form writes the number 1.5 or 1234.5, such as "$1,234.5".
     """
     form = written_numbers.read_form("a form", example)
     return re.fullmatch(form.pattern, text) is not None
 
 
 def _differ(texts: Collection[str], way: str) -> bool:
-    """Return True if a text contains the character that two forms read differently."""
+    """Return True if a text has the comma or point that a way and its twin read differently."""
     character = "," if way == "1,234.5" else "."
     return any(character in text for text in texts)
 
@@ -156,8 +158,8 @@ def read_values(values: Mapping[str, int], example: str) -> dict[str, int]:
     """Convert texts in one form to plain numbers, {plain number: number of rows}.
 
     Args:
-      values: {text: number of rows}; all texts have the form.
-      example: the number 1.5 or 1234.5 in the form.
+      values: {text: number of rows}; all texts have the form of `example`.
+      example: how the form writes the number 1.5 or 1234.5, such as "$1,234.5".
     """
     form = written_numbers.read_form("a form", example)
     plain = collections.Counter[str]()

@@ -106,7 +106,8 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
 def join_lines(lines: Iterable[str]) -> str:
     """Join lines to a text, and escape unprintable characters.
 
-    Otherwise, a line break in a file name would end a comment, and start a statement of gin.
+    Without the escaping, a line break in a file name would end a comment, and start a statement of
+    gin.
     """
     return "\n".join(map(checks.escape, lines))
 
@@ -131,7 +132,7 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 
 def _list_split_modules(holdout: plans.Holdout) -> list[str]:
-    """Return the module of the part that splits the training files; [] if there are test files."""
+    """Return the module of the part that splits the training files; [] if nothing splits them."""
     if holdout.has_splits and not holdout.time:
         return ["splits"]
     if holdout.files:
@@ -195,7 +196,7 @@ def _bind_cells(plan: plans.Plan) -> list[str]:
 
 
 def _bind_fields(plan: plans.Plan) -> list[str]:
-    """Return the bindings for texts in single columns."""
+    """Return the bindings that say how single columns write missing values and numbers."""
     table, lines = plan.table, []
     used_names = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
     used_names |= {plan.holdout.time, plan.holdout.key}
@@ -353,7 +354,7 @@ def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
 
 
 def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
-    """Return {column in gin: inputs}; all inputs of a column have the same form and units."""
+    """Return {a `TimeParts` of the gin file: its inputs, which have the same form and units}."""
     groups: dict[tuple[str, Sequence[str]], list[inputs.Input]] = {}
     for chosen in plan.used:
         if chosen.times:
@@ -477,7 +478,8 @@ def show_line(text: str) -> str:
       text: the text.
 
     Returns:
-      At most 160 characters, with " ..." in place of the rest; "(no name)" for a blank text.
+      The text in one line; a text of more than 160 characters ends with " ..." instead of the rest.
+      A blank text becomes "(no name)".
     """
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
@@ -488,8 +490,9 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
     Args:
       plan: the plan.
       most: the largest number of columns with a separate row, besides tasks and columns with a
-        doubt. These columns are the best single inputs for the first task; other columns share a
-        row for each use. None gives each column a separate row.
+        doubt. The columns with a separate row are the best single inputs for the first task; all
+        other columns with the same use share a row. If `most` is None, each column has a separate
+        row.
 
     Returns:
       A header, and a row for each column: its name, its share of missing values, its metric as the
@@ -513,7 +516,7 @@ def _show_gaps(facts: columns.Facts) -> str:
 
 
 def _choose_shown(plan: plans.Plan, most: int | None) -> list[str]:
-    """Return the columns with a separate row, in the order of the rows; see `tell_plan`."""
+    """Return the columns that get a separate row in the table of `tell_plan`, in order."""
     names = [chosen.name for chosen in plan.inputs]
     if most is None or len(names) <= most:
         return list(plan.table.facts)
@@ -547,7 +550,7 @@ def _name_group(use: str) -> str:
 
 
 def _show_alone(plan: plans.Plan, names: Sequence[str]) -> str:
-    """Return the metric of a column alone, or the greatest of several; "" if there is none."""
+    """Return the first task's metric with a column alone, or the largest for several columns."""
     values = [value for value in map(plan.find_alone, names) if np.isfinite(value)]
     limit = "<= " if len(names) > 1 else ""
     return f"{limit}{max(values):.3f}" if values else ""

@@ -16,7 +16,7 @@ _BESIDE = ("validation", "calibration")
 
 
 def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--") -> plans.Holdout:
-    """Return the choice of held-out rows, from settings.
+    """Return the choice of the held-out rows that the settings describe.
 
     Args:
       settings: {setting: its value}. `holdout`, `validation` and `calibration` are shares, `folds`
@@ -46,7 +46,7 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
 
 
 def _require_single(values: Mapping[str, Any], where: str, flag: str) -> None:
-    """Fail if several settings of one group are used."""
+    """Fail if settings are used together that exclude each other."""
     for names in _GROUPS:
         used = [setting for setting in names if values.get(setting)]
         for setting in used[1:]:

@@ -53,7 +53,7 @@ class Input:
       dtype: the type of the field: "int64", "float32" or "string"; "list" for lists of texts, or
         "list of int64", both also with " with weights"; "" if the column is left out.
       parts: the parts of the gin file that read the column, such as "numbers" and "categories".
-      why: the reason in a few words, with figures.
+      why: a few words that describe the input, or that say why the column is left out.
       doubt: a sentence that asks the user to check something; "" if there is nothing to check.
       default: the value that replaces a missing value: "nan" for numbers, "" for texts, -1 for
         times that are numbers; None for lists and for columns without missing values.
@@ -98,7 +98,7 @@ def choose_input(
 def _choose_first(
     facts: columns.Facts, table: inspection.Inspection, delimiter: str, keep: bool
 ) -> Input | None:
-    """Return the input if the column is left out, or has times or weights; else None."""
+    """Return the use of a column that is left out, or that has times or weights; else None."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
     # Look for lists with weights first: nearly all of their texts differ, so
     # they would look like ids.
@@ -176,7 +176,8 @@ def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input |
 def is_odd_in_json(facts: columns.Facts, table: inspection.Inspection) -> bool:
     """Return True if a column of JSON holds numbers as texts that `JsonLines` cannot read.
 
-    Such texts have units, or stand beside missing values.
+    `JsonLines` cannot read texts of numbers with units, or texts of numbers in a column with
+    missing values.
     """
     is_text = table.dialect.is_json and facts.name not in table.dialect.numbers
     return is_text and facts.is_number and bool(facts.form or facts.missing)
@@ -219,7 +220,7 @@ def _doubt_times(facts: columns.Facts, times: dates.Times) -> str:
 
 
 def _leave_words(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
-    """Leave out numbers that are mixed with words: as categories, they would lose their order."""
+    """Leave out a column of numbers and words: categories would lose the numbers' order."""
     if not facts.words or facts.distinct <= _FEW_VALUES:
         return None
     return Input(
@@ -329,7 +330,8 @@ def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:
 def count_buckets(largest: int) -> int:
     """Return a number of hash buckets with which collisions are rare.
 
-    The number is the smallest power of two that is at least 2 * `largest`, but at most 2**20.
+    The number of buckets is the smallest power of two that is at least 2 * `largest`, but at most
+    2**20.
 
     Args:
       largest: the largest number of distinct values in a column.

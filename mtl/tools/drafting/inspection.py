@@ -27,14 +27,14 @@ class Inspection:
 
     Attributes:
       dialect: the format of the table's files.
-      rows_of: {file: number of rows}, with the files of a test table.
+      rows_of: {file: number of rows}, including the files of a test table.
       size: the size of the table in bytes, after decompression.
       marks: the texts that mean a missing value in any column.
       marks_in: {column: further texts that mean a missing value in this column}.
       facts: {column: the facts of the column}.
       sample: random rows as texts, in the order of the table; all rows if there are at most 200,000
         rows and 20 million cells.
-      places: the numbers of the sampled rows, from 0.
+      places: the positions of the sampled rows in the table, from 0.
     """
 
     dialect: lines.Dialect
@@ -81,7 +81,7 @@ class Inspection:
           name: the name of a column of numbers.
 
         Returns:
-          float64 [N]; NaN for missing values.
+          The number in each row of the sample, float64 [N]; NaN for missing values.
         """
         return columns.to_floats(self.texts(name)).to_numpy()
 
@@ -132,11 +132,12 @@ def inspect_table(
       dialect: the format of the table.
       marks: further texts that mean a missing value.
       labels: columns in which a text such as "NA" means a missing label, not a class.
-      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
+      number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
       values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a line is malformed, the table is empty, or a column does not have its form.
+      UserError: a line is malformed, the table is empty, or a column does not write its numbers as
+        `number_forms` says.
     """
     if dialect.is_json:  # JSON has null for missing values, so a text in JSON is always a value.
         values = {*columns.MARKS_OF_NUMBERS} - {""}
@@ -197,7 +198,7 @@ def _require_one_header(
 def _list_others(
     facts: Mapping[str, columns.Facts], table_marks: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return {column: its marks that the table does not have}, for columns with such marks."""
+    """Return {column: texts that mean a missing value in this column, but not everywhere}."""
     others = {
         name: tuple(mark for mark in column.marks if mark not in table_marks)
         for name, column in facts.items()
@@ -208,7 +209,7 @@ def _list_others(
 def _list_common(
     facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
 ) -> Iterator[str]:
-    """Yield the marks of missing values that are not a value in any other column."""
+    """Yield the texts that mean a missing value in a column, and are a value in no column."""
     for mark in dict.fromkeys(mark for column in facts.values() for mark in column.marks):
         others = (name for name, column in facts.items() if mark not in column.marks)
         if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):

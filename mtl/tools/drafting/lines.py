@@ -4,7 +4,7 @@ dialect = lines.read_dialect(lines.find_files("TABLE", "part-*.csv.gz"))
 dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
 for path, table, size in lines.read_blocks(dialect): ... # a pa.Table of strings, size in bytes
 
-The rules are the same as in `mtl.data.csv`, which reads the same files in training.
+The rules for lines and values are those of `mtl.data.csv`, which reads the same files in training.
 """
 
 import collections
@@ -63,8 +63,8 @@ class Dialect:
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
       numbers: the columns whose type in the files is a number.
-      lists: {column: "string" or "int64"}, the type of the values in columns of lists. Maps and
-        similar types are "string with weights" or "int64 with weights".
+      lists: {column: "string" or "int64"}, the type of the values in columns of lists. The type is
+        "string with weights" or "int64 with weights" for maps and for similar types.
       unreadable: {column: type} for columns that a draft cannot use.
     """
 
@@ -226,7 +226,7 @@ def _has_columns(widths: Sequence[int]) -> bool:
 
 
 def _skip_title(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of lines with one cell above a table; 0 if no table follows."""
+    """Return the number of title lines (with one cell) above a table; 0 if no table follows."""
     widths = list(map(len, rows))
     start = next((i for i, width in enumerate(widths) if width > 1), 0)
     is_rest = len({*widths[start:]}) == 1 and start <= len(widths) / 2
@@ -234,7 +234,7 @@ def _skip_title(rows: Sequence[Sequence[str]]) -> int:
 
 
 def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
-    """Return the same format for more files."""
+    """Return a format that differs only in its files: `paths` are added."""
     return dataclasses.replace(dialect, paths=(*dialect.paths, *paths))
 
 
@@ -331,7 +331,7 @@ def _cut(line: str, delimiter: str) -> list[str]:
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
-    """Return the delimiter that cuts most lines into equally many cells, and into most cells."""
+    """Return the delimiter with which the most lines have as many cells as the first line."""
     # (share of lines with as many cells as the first line, this number of cells)
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:
@@ -367,7 +367,7 @@ def _is_run(numbers: Sequence[str]) -> bool:
 
 
 def _stands_above(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if the first cell of some column is a word, above numbers only."""
+    """Return True if the name of some column is a word, and all cells below it are numbers."""
     below = zip(*rows, strict=False)
     return any(
         not re.fullmatch(columns_lib.FLOAT, name)
@@ -378,7 +378,7 @@ def _stands_above(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of names that are also values in a column with few values."""
+    """Return how many columns with few distinct values have their own name as a value."""
     below = [set(cells) for cells in zip(*rows, strict=False)]
     return sum(
         name in cells and name != "" and len(cells) < len(rows) / 2
@@ -425,7 +425,8 @@ def _require_same_header(path: str, dialect: Dialect) -> None:
 def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | None:
     """Parse correct lines by Arrow, several times as fast as `_read_lines`.
 
-    Return None if a line may be malformed, or if Arrow would parse it differently.
+    The result is None if a line may be malformed, or if Arrow would parse it in another way than
+    `_read_lines`.
     """
     if not _may_be_plain(text, dialect):
         return None
@@ -550,8 +551,8 @@ def _to_table(
 def _parse(text: bytes, dialect: Dialect, block_bytes: int, has_blank: bool) -> pa.Table:
     """Return the cells of lines as texts; threads parse blocks of `block_bytes` in parallel.
 
-    If `has_blank` is True, empty lines are skipped. Otherwise, an empty line is a row with "" in
-    its only column.
+    If `has_blank` is True, empty lines are skipped. If `has_blank` is False, an empty line is a row
+    with "" in its only column.
     """
     names = list(map(str, range(len(dialect.columns))))  # Column names may be odd or empty.
     table = arrow_csv.read_csv(

@@ -55,7 +55,7 @@ def read_dialect(paths: Sequence[str]) -> lines.Dialect:
 
 
 def _choose_kind(kinds: set[str]) -> str:
-    """Return "number", "text" or a type of lists; "" for other types, and for several types."""
+    """Return the one kind of a column: "number", "text" or a kind of lists; "" if none fits."""
     if kinds in _NUMBERS:
         return "number"
     fits = len(kinds) < 2 and kinds <= {"text", *_LISTS}
@@ -67,7 +67,7 @@ def _read_keys(value: Any) -> set[str]:
 
 
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
-    """Return {key: the kinds of its values}; an empty list counts only without another kind."""
+    """Return {key: kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
     # For each column, the keys of its first list with weights; and the columns with varying keys.
     first_keys: dict[str, set[str]] = {}
@@ -99,7 +99,7 @@ def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _name_kind(value: Any) -> str:
-    """Return the kind of a value; "" for a missing value, and "list" for an empty list."""
+    """Return the kind of a value, such as "int"; "" for null, and "list" for an empty list."""
     if value is None:
         return ""
     if _has_weights(value):

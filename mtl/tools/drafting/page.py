@@ -90,7 +90,7 @@ def _tell_tasks(plan: plans.Plan) -> blocks.Table:
 
 
 def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:
-    """Return a table and pictures of columns. The best predictors of the first task come first."""
+    """Return a table and pictures of columns, sorted by how well they predict the first task."""
     uses = {use.name: use for use in chosen}
     ranked, unknown = plan.rank_columns(uses), expect_unknown(plan)
     parts = [
@@ -120,12 +120,13 @@ def _list_columns(
 def expect_unknown(plan: plans.Plan) -> dict[str, float]:
     """Return {column: the expected share of its held-out values that are unknown to the model}.
 
-    A category needs two training rows for a vector. Suppose that a share s of the rows is held out
-    at random, and that one of the n rows of a category is held out. Then the probability that at
-    most one of the other n - 1 rows is a training row is s^(n-1) + (n-1) s^(n-2) (1-s).
+    The model learns a vector for a category only if at least two training rows have the category.
+    Suppose that a share s of the rows is held out at random, and that one of the n rows of a
+    category is held out. The category is then unknown if at most one of the other n - 1 rows is a
+    training row, which has the probability s^(n-1) + (n-1) s^(n-2) (1-s).
 
     Returns:
-      Shares in [0, 1] of the columns of categories; {} if no random rows are held out.
+      The share, in [0, 1], for each column of categories; {} if no rows are held out at random.
     """
     holdout = plan.holdout
     share = sum(holdout.shares.values())

@@ -39,14 +39,16 @@ class Holdout:
     """The choice of the rows for test, validation and calibration.
 
     Attributes:
-      share: the share of test rows between 0 and 1: of random rows, of the values of `key`, or of
-        the last rows by `time`; unused with `files`.
+      share: the share of test rows, between 0 and 1. Test rows are drawn at random, row by row or
+        by the values of `key`, or are the last rows by `time`; unused with `files`.
       validation: the share of validation rows, chosen like test rows; 0 for none.
       calibration: the share of rows that calibrate the finished run, chosen like test rows; 0 for
         none.
       folds: the number of folds, each of which is the test split of one run; 0 for none.
-      key: a column, or "": rows with the same value in this column stay in the same split.
-      time: a column of times, or "": the last rows by this column become the test rows.
+      key: the name of a column: rows with the same value in this column stay in the same split; ""
+        for none.
+      time: the name of a column of times: the rows with the latest times become the test rows; ""
+        for none.
       files: the path or pattern of test files, used in place of the other settings; "" for none.
     """
 
@@ -82,7 +84,7 @@ class Plan:
 
     Attributes:
       table: the facts of the table.
-      tasks: the labels with their heads.
+      tasks: the tasks, each with its label and its head.
       inputs: all other columns, including columns that are left out.
       alone: {column: {task: the task's metric with this column as the only input}}.
       holdout: the choice of the rows for each split.
@@ -139,24 +141,25 @@ class Plan:
         return [chosen for chosen in self.inputs if chosen.dtype]
 
     def find_alone(self, name: str) -> float:
-        """Return the metric of a column as the only input of the first task.
+        """Return the metric of the first task with a column as the only input.
 
         Args:
           name: the name of the column.
 
         Returns:
-          The AUC, the skill or R2, as `Task.metric` says; NaN if it is unknown.
+          The AUC, the skill or R2, depending on `Task.metric`; NaN if the metric is unknown.
         """
         return self.alone.get(name, {}).get(self.tasks[0].name, np.nan)
 
     def rank_columns(self, names: Iterable[str]) -> list[str]:
-        """Sort columns by their metrics as the only input of the first task.
+        """Sort columns by the metric that the first task has with the column as its only input.
 
         Args:
           names: the names of the columns.
 
         Returns:
-          The names, with the best column first. Columns without a metric come last.
+          The names of the columns, sorted: the best single input comes first. Columns without a
+          metric come last.
         """
         return sorted(names, key=lambda name: -np.nan_to_num(self.find_alone(name), nan=-np.inf))
 
@@ -181,7 +184,7 @@ def check_columns(
       uses: {setting: the columns that it names}, for settings that must not name a column to
         predict.
       columns: all columns of the table.
-      rule: the rule that these settings must follow, for errors.
+      rule: the text in errors that says what the settings in `uses` must do.
     """
     for task in tasks:
         checks.one_of(where, task, columns)
@@ -211,12 +214,12 @@ def plan_table(
       missing: further texts that mean a missing value.
       leave_out: columns that must not become inputs.
       keep: columns to use even if they reveal a task, or look like an id or a date.
-      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
+      number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
       values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a test file is also a training file, a file is malformed, or a label or the holdout
-        does not fit the table.
+      UserError: a test file is also a training file, a file is malformed, a label does not fit the
+        table, or its rows cannot be held out as `holdout` says.
     """
     # Read test rows too: they may contain marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
@@ -288,7 +291,7 @@ def make_plan(
       kept: columns to use even if they reveal a task, or look like an id or a date.
 
     Raises:
-      UserError: a label or the holdout does not fit the table, or no input is left.
+      UserError: a label or `holdout` is impossible for this table, or no column is left as input.
     """
     checks.unique("--task", labels)
     chosen_tasks = tasks_lib.tell_apart(
@@ -423,7 +426,7 @@ def _measure_alone(
 
 
 def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the codes of a column [N], and its numbers [N]; None in place of numbers for texts."""
+    """Return a column as codes for `telling` [N], and as numbers [N]; None for texts."""
     if not table.facts[name].is_number:
         return telling.encode_texts(table.texts(name)), None
     numbers = table.numbers(name)
@@ -442,7 +445,7 @@ def _has_little_noise(
     chosen: Sequence[inputs_lib.Input],
     alone: Mapping[str, Mapping[str, float]],
 ) -> bool:
-    """Return True if all labels are numbers, and one input explains much of each."""
+    """Return True if all labels are numbers, and a single input explains much of each label."""
     used = [alone[one.name] for one in chosen if one.dtype]
     return all(
         task.metric == "r2" and any(one.get(task.name, 0.0) >= _EXPLAINED for one in used)
@@ -451,7 +454,7 @@ def _has_little_noise(
 
 
 def _choose_by_rows(choices: Sequence[tuple[float, int]], rows: int) -> int:
-    """Return the choice of the first entry (rows, choice) with more rows than `rows`."""
+    """Return the choice for `rows`, from entries (number of rows below which it holds, choice)."""
     return next(choice for most, choice in choices if rows < most)
 
 
@@ -467,7 +470,7 @@ def _choose_sizes(rows: int, epochs: int, is_in_order: bool) -> tuple[int, int, 
 
 
 def _find_list_delimiter(table: inspection.Inspection) -> str:
-    """Return the delimiter that makes the most columns lists."""
+    """Return the delimiter with which the most columns can be read as lists."""
     if table.dialect.list_delimiter:
         return table.dialect.list_delimiter
     free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
@@ -483,7 +486,7 @@ def _find_list_delimiter(table: inspection.Inspection) -> str:
 def _find_starts(
     table: inspection.Inspection, holdout: Holdout
 ) -> tuple[dict[str, str | float], float]:
-    """Return {held-out split: its first time}, {} without times, and the share of held-out rows."""
+    """Return {held-out split: first time} ({} without `time`), and the share of held-out rows."""
     if holdout.key:
         keys = table.facts[holdout.key].distinct
         rule = f"have at least {_FEWEST_KEYS} values, which the splits share"
@@ -511,7 +514,7 @@ def _find_starts(
 def _read_times(
     table: inspection.Inspection, name: str, where: str
 ) -> tuple[np.ndarray, list[float] | list[str]]:
-    """Return the times of a column as numbers, and as values for the gin file."""
+    """Return the times of a column as numbers, and in the form in which the gin file has them."""
     facts = table.facts[name]
     if facts.is_number:
         values = table.numbers(name)

@@ -33,11 +33,12 @@ def read_numbers(
       gathered: {column: the object that gathered the facts}.
       sample: random rows of the table.
       labels: the columns to predict, in which few distinct whole numbers are classes.
-      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
-      has_commas: True if an ambiguous 1,234 in the table means 1.234.
+      number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
+      has_commas: True if the comma in 1,234 is a decimal comma, so that the text means 1.234; False
+        if it separates thousands.
 
     Raises:
-      UserError: a column does not have its form in `number_forms`.
+      UserError: a column does not write its numbers as `number_forms` says.
     """
     values = {name: _list_values(column, gathered[name]) for name, column in facts.items()}
     texts = [column for column in facts.values() if column.kind == "text" and not column.is_code]
@@ -88,7 +89,7 @@ def _check_form(name: str, values: Mapping[str, int], example: str) -> forms.Fou
 def _is_quantity(
     name: str, values: Mapping[str, int], form: forms.Found, labels: Collection[str]
 ) -> bool:
-    """Return False for a label with few whole numbers or limits, because they are classes."""
+    """Return False for a label with few distinct whole numbers, because they are classes."""
     if name not in labels or len(values) > columns.FEW_CLASSES:
         return True
     plain = forms.read_values(_without(values, form.words), form.example)
@@ -110,7 +111,7 @@ def _read_form(
     present: Mapping[str, int],
     form: forms.Found,
 ) -> columns.Facts:
-    """Return the facts of a column of numbers in one form; other texts become missing values."""
+    """Return the facts of a column whose numbers have a form; other texts are missing values."""
     if not column.values.isdisjoint(form.words):
         return facts
     missing = {text: rows for text, rows in facts.values.items() if text not in present}

@@ -66,7 +66,7 @@ def tell_splits(
 
     Args:
       table: the facts of the table.
-      chosen_tasks: the labels with their heads.
+      chosen_tasks: the tasks, each with its label and its head.
       shares: {split: its share of the rows}, without splits that have separate files.
 
     Raises:

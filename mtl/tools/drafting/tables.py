@@ -92,7 +92,7 @@ def _read_kind(kind: pa.DataType) -> str | None:
 
 
 def _has_weights(kind: pa.DataType) -> bool:
-    """Return True for maps to numbers, and for lists of structs with a key and a number."""
+    """Return True for lists with weights: maps to numbers, or lists of structs (key, number)."""
     if pa.types.is_map(kind):
         return _is_number(kind.item_type)
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):

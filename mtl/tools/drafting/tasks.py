@@ -50,7 +50,8 @@ class Task:
       settings: {setting of the head: value} for the gin file.
       why: the reason for the head in a few words, with figures.
       hints: sentences about other heads, and about rare classes.
-      target: the label in the sample [N], encoded for the metric as in `telling`.
+      target: the label of each row in the sample [N], in the form that functions of `telling` read:
+        0 or 1 for two classes, the numbers from 1 for more classes, and other numbers unchanged.
       metric: "auc" for two classes, "skill" for more classes, "r2" for numbers.
     """
 
@@ -84,8 +85,8 @@ class Task:
           numbers: the numbers of the column [N]; None for texts.
 
         Returns:
-          Words with a figure, such as "alone predicts 'y', AUC 0.995", and True if the figure
-          reaches its limit; ("", False) without evidence.
+          The evidence as text, such as "alone predicts 'y', AUC 0.995", and True if the figure in
+          the text reaches the limit for strong evidence; ("", False) without evidence.
         """
         name = repr(self.label)
         figures = [(alone, _LEAKS[self.metric], f"alone predicts {name}, {self.metric.upper()}")]
@@ -109,7 +110,7 @@ class Task:
 
 
 def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
-    """Return the strongest evidence as text, and True if its figure reaches the limit."""
+    """Return the strongest evidence of a leak as text, and whether its figure reaches the limit."""
     distances = [(1 - figure, 1 - limit, words) for figure, limit, words in figures]
     distances = [entry for entry in distances if entry[0] == entry[0]]  # Drop NaN.
     if not distances:
@@ -128,9 +129,9 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
       table: the facts of the table, with a sample of its rows.
 
     Raises:
-      UserError: the label is empty or constant, has infinite numbers that the files store as
-        numbers, or holds numbers as texts of JSON. Or the label has more than two values that are
-        neither quantities nor classes, such as dates, ids, or more than 1,000 texts.
+      UserError: the label is empty or constant; has infinite numbers that the files store as
+        numbers; has numbers that JSON stores as texts; or has more than two values that are neither
+        quantities nor classes, such as dates, ids, or more than 1,000 texts.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
@@ -158,7 +159,7 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
 
 
 def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: str) -> None:
-    """Fail if a file stores infinite labels as numbers, because marks apply only to texts."""
+    """Fail if a file stores infinite labels as numbers, which no setting makes missing values."""
     odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
     is_stored = facts.name in table.dialect.numbers
     fix = "Write them as nulls, or as finite numbers."
@@ -252,7 +253,7 @@ def _name_both(
     positive: Sequence[str],
     negative: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
-    """Return the type of the label's field, and the settings of the head for two classes."""
+    """Return the type of the field of a label with two classes, and the settings of its head."""
     is_whole = facts.is_quantity and facts.kind == "int"
     plain = [texts[0].lower().partition(".")[0] for texts in (negative, positive)]
     if plain in (["false", "true"], ["0", "1"] if is_whole else []):

@@ -2,9 +2,10 @@
 
 telling.measure_auc(telling.encode_numbers(age), clicked)                          # 0.71
 
-The labelled rows are split into two random halves. In the first half, each value of the column gets
-a prediction: the mean label of its rows, or the most frequent class among them. The metric is
-measured on the second half. So an id scores low, because its values rarely occur in both halves.
+The labelled rows are split into two random halves. The rows of the first half give each value of
+the column a prediction: the mean label of the rows with this value, or the most frequent class
+among them. The metric compares these predictions with the labels of the second half. A column of
+ids scores low, because few ids occur in both halves.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ _PRIOR = 1.0
 
 
 def encode_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return the number of the bin of each number [N], from 1; 0 for NaN and infinite numbers.
+    """Return the bin of each number, counted from 1 [N]; 0 for NaN and infinite numbers.
 
     Args:
       numbers: float64 [N].
@@ -43,7 +44,7 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a code for each text [N], from 1; 0 for a null.
+    """Return an integer from 1 for each text [N], the same for equal texts; 0 for a null.
 
     Args:
       texts: texts or nulls [N].
@@ -61,10 +62,11 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       codes: the encoded column [N].
-      label: 0 or 1 [N]; NaN for missing labels.
+      label: the label of each row, 0 or 1 [N]; NaN for missing labels.
 
     Returns:
-      The AUC, in [0, 1]; NaN for fewer than 100 labelled rows, or if the second half has one class.
+      The AUC, in [0, 1]; NaN for fewer than 100 labelled rows, or if the half of the rows on which
+      the AUC is measured has a single class.
     """
     scored = _predict(codes, label)
     if scored is None:
@@ -82,15 +84,15 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return the share of the variance of a label that a column as the only input explains.
+    """Return the share of a label's variance that predictions from a single column explain.
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
-      The share: at most 1, and negative if the prediction is worse than the mean. NaN for fewer
-      than 100 labelled rows, or if the label does not vary.
+      The share of the variance: at most 1, and negative if the predictions are worse than the mean
+      label. The share is NaN for fewer than 100 labelled rows, or if the label does not vary.
     """
     scored = _predict(codes, label)
     if scored is None:
@@ -103,15 +105,16 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
     """Return the share of errors that a column avoids, compared with a constant guess.
 
-    The constant guess is the most frequent class.
+    A constant guess predicts the most frequent class for every row.
 
     Args:
       codes: the encoded column [N].
       classes: class numbers from 1 [N]; 0 for missing labels.
 
     Returns:
-      The share: at most 1, and negative if the column adds errors. NaN for fewer than 100 labelled
-      rows, or if all labels are equal.
+      The share of errors: at most 1, and negative if predictions from the column are wrong more
+      often than the constant guess. The share is NaN for fewer than 100 labelled rows, or if all
+      labels are equal.
     """
     is_labelled = classes > 0
     if is_labelled.sum() < _FEWEST:
@@ -133,11 +136,11 @@ def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
 
     Args:
       numbers: the numbers of the column [N]; NaN for missing values.
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
-      The square, in [0, 1]; NaN for fewer than 100 rows with number and label, or if either does
-      not vary.
+      The squared correlation, in [0, 1]; NaN if fewer than 100 rows have both a number and a label,
+      or if all numbers or all labels are equal.
     """
     is_present = np.isfinite(numbers) & np.isfinite(label)
     if is_present.sum() < _FEWEST:
@@ -157,19 +160,19 @@ def _rank(values: np.ndarray) -> np.ndarray:
 
 
 def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return how well values match ranges of a label, as `late` matches a long `delay`.
+    """Return how well values match ranges of a label: a value "late" matches long delays.
 
-    In a perfect match, rows sorted by label have all rows of one value first, then all rows of the
-    next value.
+    The match is perfect if sorting the rows by their labels also groups the rows by the values of
+    the column.
 
     Args:
       codes: the encoded column [N].
-      label: numbers [N]; NaN for missing labels.
+      label: the label of each row, a number [N]; NaN for missing labels.
 
     Returns:
-      1 for ranges; about 0 for values that do not depend on the label. NaN for fewer than 100
-      labelled rows, for more than 50 values, and for fewer than 10 rows beside the most frequent
-      value.
+      1 if each value stands for a range of the label; about 0 if the values do not depend on the
+      label; NaN for fewer than 100 labelled rows, for more than 50 distinct values, and if fewer
+      than 10 rows lack the most frequent value.
     """
     is_labelled = np.isfinite(label)
     _, codes, counts = np.unique(codes[is_labelled], return_inverse=True, return_counts=True)
@@ -193,7 +196,7 @@ def _halves(size: int) -> np.ndarray:
 def _predict(codes: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return predictions and labels of one half of the rows, from mean labels of the other half.
 
-    Return None if there are too few labelled rows.
+    The result is None if fewer than 100 rows have a label.
     """
     is_labelled = np.isfinite(label)
     if is_labelled.sum() < _FEWEST:

@@ -23,7 +23,7 @@ class Found:
     """The keys and weights in the lists of a column.
 
     Attributes:
-      keys: the number of distinct keys.
+      keys: the number of distinct keys in all lists of the column.
       least: the smallest weight.
       greatest: the largest weight.
     """
@@ -55,7 +55,7 @@ def find_weights(texts: Iterable[str], delimiter: str) -> Found | None:
 
 
 def _are_categories(keys: Sequence[Sequence[str]]) -> bool:
-    """Return True if the keys vary from list to list, occur again, and are short."""
+    """Return True if keys are like categories: short, repeated, and not the same in all lists."""
     distinct = set(itertools.chain(*keys))
     are_varied = len(set(map(frozenset, keys))) > 1
     are_repeated = len(distinct) < sum(map(len, keys)) / 2

@@ -32,7 +32,7 @@ def group(curves: event_files.Curves) -> Pairs:
       curves: the scalars of the run, of which `affinity/<from>/<onto>` are used.
 
     Returns:
-      The affinities. Pairs without a finite value are absent.
+      The affinities; pairs of tasks without a finite affinity are left out.
     """
     matches = {tag: _TAG.fullmatch(tag) for tag in curves}
     # Leave out a curve without finite points, because it has no mean.
@@ -46,7 +46,7 @@ def estimate_error(values: Sequence[float]) -> float:
       values: independent values.
 
     Returns:
-      The standard error; NaN for fewer than two values.
+      The standard error of the mean; NaN for fewer than two values.
     """
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
@@ -56,8 +56,8 @@ def write_table(curves: event_files.Curves) -> str:
 
     Returns:
       The text of the table: a header, and for each pair of tasks a row with the mean affinity, its
-      standard error, the number of measurements and the mean cosine of the gradients. A cell is
-      empty if its number is unknown.
+      standard error, the number of measurements and the mean cosine of the gradients. A cell of the
+      table is empty if its number is unknown.
     """
     rows: list[Sequence[str]] = [_HEADER]
     for (source, target), points in group(curves).items():

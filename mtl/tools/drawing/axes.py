@@ -70,7 +70,7 @@ class Axis(NamedTuple):
           most: about the largest number of ticks.
 
         Returns:
-          [(position in [0, 1], label)], from `low` to `high`.
+          A list with (position in [0, 1], label) for each tick, from `low` to `high`.
         """
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
@@ -85,7 +85,7 @@ class Axis(NamedTuple):
         return [(self.place(tick), _tell_number(tick, step, largest)) for tick in ticks]
 
     def _list_bent(self, most: int) -> list[tuple[float, str]]:
-        """Return ticks at 0, at ±near, and at products of ±near with powers of ten."""
+        """Return ticks at 0, and on both sides of 0 at `near` times powers of ten."""
         largest = max(abs(self.low), abs(self.high), self.near)
         # Add 1e-9, because rounding may put the logarithm of a power of ten below a whole number.
         powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
@@ -124,7 +124,7 @@ def span(
 
 
 def is_drawable(value: float) -> bool:
-    """Return whether a number is finite, and so small that a range of numbers cannot overflow."""
+    """Return True for a finite number that is so small that differences do not overflow."""
     return abs(value) < _MOST
 
 
@@ -165,7 +165,8 @@ def draw_base(
       left: the left end of the axis, in units of the picture.
       width: the length of the axis, in units of the picture.
       base: the distance of the axis from the top of the picture.
-      grid: the length of the line at each tick; upwards if positive, downwards if negative.
+      grid: the length of the vertical line at each tick; a line of positive length goes upwards,
+        and a line of negative length downwards.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
     # Draw lines across the plot paler than short marks below the axis.
@@ -177,7 +178,7 @@ def draw_base(
 
 
 class _Tick(NamedTuple):
-    """A tick of a horizontal axis. Near an edge, the label is shifted into the picture."""
+    """A tick of a horizontal axis, whose label is shifted if it would leave the picture."""
 
     x: float
     label: str
@@ -185,7 +186,7 @@ class _Tick(NamedTuple):
 
     @property
     def middle(self) -> float:
-        """The horizontal middle of the label."""
+        """The horizontal position of the middle of the label."""
         return max(self.half, min(self.x, figures.WIDTH - self.half))
 
 

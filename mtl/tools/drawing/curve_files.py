@@ -32,7 +32,7 @@ def write_curves(
 
     Args:
       folder: the folder for the files, which is created if it is missing.
-      counted: {task: the sums over the rows of the evaluation}.
+      counted: {task: the histograms of an evaluation from which its curves are drawn}.
       names: {task: the names of its classes}.
 
     Returns:
@@ -128,6 +128,6 @@ def _list_bars(sums: curves.Counted, number: int) -> _Lines:
 
 
 def _keep_finite(lines: _Lines) -> _Lines:
-    """Return the lines without undefined points; leave out lines that have no other points."""
+    """Drop NaN and infinite points from the lines, and lines that have no other points."""
     finite = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
     return {name: points for name, points in finite.items() if points}

@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
     @property
     def style(self) -> str:
-        """The CSS classes for colour and dashes; no two of 64 lines have the same classes."""
+        """The CSS classes for the line's colour and dashes, which differ for up to 64 lines."""
         return f"c{self.number % _COLORS} d{(self.number + self.number // _COLORS * 3) % _COLORS}"
 
 

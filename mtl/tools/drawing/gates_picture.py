@@ -45,7 +45,7 @@ def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
     """Draw a figure for each kind of scalar.
 
     Args:
-      others: {kind of scalar: {gate: its curve over the steps}}.
+      others: {kind of scalar, such as "entropy": {gate: {step: value}}}.
     """
     return [
         line_charts.draw_curves(_KINDS[kind][0], curves, _KINDS[kind][1])

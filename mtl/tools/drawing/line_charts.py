@@ -45,7 +45,7 @@ class _Plot:
         return figures.WIDTH - self.left - _RIGHT
 
     def x(self, value: float) -> float:
-        """Return the horizontal position of a value."""
+        """Return the horizontal position of a value, from the left."""
         return self.left + self.across.place(value) * self.width
 
     def y(self, value: float) -> float:
@@ -100,7 +100,7 @@ def draw(  # noqa: PLR0913  Callers name them.
       may_be_log: True to allow a logarithmic vertical axis.
       is_share: True if all numbers are in [0, 1]; both axes then show this range.
       diagonal: True to draw the line x = y.
-      behind: thin lines without a name in the background.
+      behind: lines that are drawn thinly in the background, and that the legend does not name.
       from_zero: False if the horizontal axis need not include 0.
     """
     finite = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
@@ -157,8 +157,8 @@ def _draw_path(points: Points, plot: _Plot, style: str) -> str:
 def thin(points: Points, most: int) -> Points:
     """Return at most `most` points of a line, with both ends and all spikes.
 
-    The line is cut into stretches, and each stretch keeps its lowest and its highest point. So a
-    single spike among thousands of points stays visible.
+    The line is cut into stretches, and the lowest and the highest point of each stretch are kept,
+    so that a single spike among thousands of points stays visible.
 
     Args:
       points: (x, y), sorted by x.

@@ -67,7 +67,7 @@ def draw(
 
 
 def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
-    """Return a grid of cells that leaves room for all names."""
+    """Choose the position and the size of cells, with room for the names of rows and columns."""
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)
     # If there are few columns, the names of rows get more room.

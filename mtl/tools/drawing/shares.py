@@ -40,8 +40,8 @@ def choose_ends(
     Args:
       least: the least number.
       greatest: the greatest number.
-      inner_least: the first quantile of `INNER`.
-      inner_greatest: the second quantile of `INNER`.
+      inner_least: the quantile of the numbers for the first share in `INNER`.
+      inner_greatest: the quantile of the numbers for the second share in `INNER`.
     """
     is_far = greatest - least > _FAR * (inner_greatest - inner_least) > 0
     return (inner_least, inner_greatest, True) if is_far else (least, greatest, False)
@@ -50,7 +50,7 @@ def choose_ends(
 def fit_whole(low: float, high: float, most: int) -> tuple[float, float, int]:
     """Return the ends and the number of bins of a histogram of whole numbers.
 
-    Every bin holds equally many whole numbers.
+    Every bin covers the same number of whole numbers.
 
     Args:
       low: the least number.
@@ -58,8 +58,8 @@ def fit_whole(low: float, high: float, most: int) -> tuple[float, float, int]:
       most: the largest number of bins.
 
     Returns:
-      The lower end of the first bin, the upper end of the last bin, and the number of bins. The
-      ends lie between whole numbers.
+      The lower end of the first bin, the upper end of the last bin, and the number of bins. Both
+      ends lie in the middle between two whole numbers.
     """
     low, high = math.floor(low), math.ceil(high)
     width = math.ceil((high - low + 1) / most)

@@ -90,7 +90,7 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
 
     Args:
       text: the text.
-      place: the SVG attributes of the position, from `put`.
+      place: the SVG attributes of the position, as `put` returns them.
       anchor: the part of the text that lies at the position: "start", "middle" or "end".
       width: the room for the text, in units of a picture.
       style: the class of the text in the style sheet.

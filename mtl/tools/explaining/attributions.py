@@ -9,9 +9,10 @@ for a prediction f, the attribution of an encoded number x_i, from a baseline b,
 
     (x_i - b_i) mean over k of df/dx_i (b + (k - 1/2) / m (x - b)),     k = 1 ... m
 
-The attribution of a column is the sum over its numbers. Because m is finite, all attributions add
-up to f(x) - f(b) minus a residual. The path from b to x goes through encoded columns, such as
-embeddings and normalised numbers, because an id has no values between it and another id.
+The attribution of a column is the sum of the attributions of its encoded numbers. Because the mean
+has only m points, the sum of all attributions differs from f(x) - f(b) by a residual. The path from
+the baseline b to the row x goes through encoded columns, such as embeddings and normalised numbers,
+because there are no values between two ids.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Gradients:
 
     Attributes:
       output: the numbers that the head predicts.
-      place: a placeholder for the index of the number, in [0, K).
-      value: the number for each row, [B].
-      gradients: {column: [B, ...]}, for the encoded columns that affect the number.
+      place: a placeholder for the index, in [0, K), of the number to explain.
+      value: the number to explain, for each row, [B].
+      gradients: {column: [B, ...]}, for the encoded columns that affect the number to explain.
     """
 
     output: outputs.Output
@@ -57,7 +58,7 @@ class Attribution:
       name: the name of the predicted class or number.
       scale: the scale of the prediction, such as "logit".
       value: the prediction for the row.
-      start: the prediction for the baseline.
+      start: the prediction for the baseline of all columns.
       columns: {column: its attribution}.
       details: {column: the attribution of each of its numbers, [D] or [H, W, C]}.
     """
@@ -73,15 +74,15 @@ class Attribution:
 
     @property
     def residual(self) -> float:
-        """The difference between `value` and `start`, minus the sum of the attributions."""
+        """The residual: `value` minus `start`, minus the sum of the attributions."""
         return self.value - self.start - sum(self.columns.values())
 
     @property
     def is_complete(self) -> bool:
         """True if the residual is at most 1% of the sum of the absolute attributions.
 
-        Residuals up to a millionth of the values are always allowed, because float32 is not more
-        precise.
+        A residual up to a millionth of the predictions is always allowed, because float32 is not
+        more precise.
         """
         parts = sum(map(abs, self.columns.values()))
         rounding = 1e-6 * max(abs(self.value), abs(self.start))
@@ -121,7 +122,7 @@ def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.
       kind: one of `settings.BASELINES`.
 
     Returns:
-      {column: [...]}, without the axis of rows.
+      {column: its baseline, [...]}; unlike an encoded column, a baseline has no axis of rows.
     """
     if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
@@ -145,14 +146,14 @@ def explain_row(
     """Compute the attributions for one number that a head predicts for a row.
 
     Args:
-      model: the opened model, whose graph contains the gradients.
+      model: the opened model, whose graph contains the tensors `built`.
       built: the tensors of the gradients.
       held: N rows.
       encoded: the encoded columns of the N rows, {column: [N, ...]}.
-      baseline: the start of the path, {column: [...]}.
+      baseline: the start of the path to the row, {column: [...]}.
       row: the index of the row to explain, in [0, N).
-      place: the index of the number to explain, in [0, K).
-      steps: the number of points on the path, m.
+      place: the index of the number to explain among the K numbers that the head predicts.
+      steps: the number m of points on the path from the baseline to the row.
     """
     # Use the midpoints of m intervals: their sum is closer to the integral
     # than a sum of end points.
@@ -211,11 +212,11 @@ def choose_places(values: np.ndarray, names: Sequence[str], name: str | None) ->
 
     Args:
       values: the numbers of N rows, [N, K].
-      names: the names of the K numbers.
+      names: the names of the K numbers that the head predicts.
       name: the name of the number to explain in all rows; None for the largest number of each row.
 
     Returns:
-      For each row the index of a number, [N].
+      The index of the number to explain in each row, [N].
     """
     if name is not None:
         return np.full(len(values), list(names).index(name))

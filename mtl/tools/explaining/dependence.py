@@ -4,9 +4,9 @@ grid = dependence.make_grid(rows.features["age"], is_number=True)
 result = dependence.compute(model, outputs, rows, "age", grid)
 result.means["income"], result.lines["income"]           # [G, K], [G, S, K]
 
-J. H. Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", 2001. The lines for
-single rows are called individual conditional expectations: A. Goldstein, A. Kapelner, J. Bleich, E.
-Pitkin, "Peeking Inside the Black Box", 2015, arXiv:1309.6392.
+J. H. Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", 2001. The lines of
+predictions for single rows are called individual conditional expectations. A. Goldstein, A.
+Kapelner, J. Bleich, E. Pitkin, "Peeking Inside the Black Box", 2015, arXiv:1309.6392.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def tell_unfit(values: Any, is_number: bool) -> str | None:
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
     """Choose the values to set a field to: the most frequent values, or quantiles of numbers.
 
-    All chosen values occur in the rows and are finite. If most rows have the same number, the grid
-    also contains quantiles of the distinct numbers.
+    Every chosen value is finite, and occurs in at least one row. If most rows have the same number,
+    the chosen values also include quantiles of the distinct numbers.
 
     Args:
       values: the values of the field, [N].
@@ -106,8 +106,8 @@ def compute(
     """Predict all rows once for each value of the grid, after the field is set to this value.
 
     Args:
-      model: the opened model, whose graph contains the outputs.
-      said: the outputs of the tasks.
+      model: the opened model, whose graph contains the predicted numbers.
+      said: for each task, the numbers that its head predicts.
       held: N rows.
       field: the name of a field with one value per row.
       grid: the values to set the field to, [G].

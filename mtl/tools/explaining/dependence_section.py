@@ -97,7 +97,7 @@ def _draw_dependence(
 def _draw_bars(
     title: str, kind: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
 ) -> figures.Figure:
-    """Draw bars for one class: the class whose prediction the field changes most."""
+    """Draw bars for the class whose mean prediction changes most with the value of the field."""
     # `means` is [G, K]; K bars beside each of the G values would not fit.
     most = int(np.argmax(np.ptp(means, 0)))
     bars = [

@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
     """A random sample of the rows of a split.
 
     Attributes:
-      places: the index of each row of the sample in the split, ascending int64 [K].
+      places: the indices in the split of the K rows of the sample, ascending int64 [K].
       total: the number of rows in the split.
     """
 
@@ -50,8 +50,8 @@ def draw(
       split: the name of the split.
       most: the number of rows to draw.
       seed: the seed of the draw.
-      group: a label field, or None. Rows with equal values are drawn together, until there are at
-        least `most` rows.
+      group: the name of a label field, or None. Rows with the same value of this field form a
+        group, and whole groups are drawn until there are at least `most` rows.
 
     Returns:
       The sample; all rows if the split has at most `most` rows.

@@ -5,7 +5,7 @@ with opened.open_model(experiment, model_dir, path, rows, add, is_trained=True) 
 result.mean, result.error, result.counts         # [S, T, T]: all shared variables, then each layer
 
 If the cosine of two tasks is above 0, a step for one task helps the other task; below 0, the step
-hurts the other task: T. Yu and others, "Gradient Surgery for Multi-Task Learning", 2020,
+hurts the other task. T. Yu and others, "Gradient Surgery for Multi-Task Learning", 2020,
 arXiv:2001.06782. Weights and normalisations come from the checkpoint, and dropout is off. The
 gradient of a task comes from the task's loss only, without regularisation. If a batch has no label
 of a task, the batch does not count for the task.
@@ -35,12 +35,13 @@ class Similarity:
       tasks: the names of the T tasks.
       places: the names of the S groups: `ALL` for all shared variables, then the scope of each
         layer.
-      sizes: the number of weights in each group, [S].
+      sizes: the number of weights in each group of shared variables, [S].
       mean: the mean of the cosines over the batches, [S, T, T]; NaN if no batch counts.
-      error: the standard error of the mean, [S, T, T]; NaN for fewer than two batches.
-      counts: the number of batches in which both tasks have gradients, [S, T, T].
+      error: the standard error of each mean cosine, [S, T, T]; NaN for fewer than two batches.
+      counts: the number of batches in which both tasks of a pair have gradients, [S, T, T].
       batches: the number of batches.
-      rows: the number of rows in a batch; a single batch may be smaller than in training.
+      rows: the number of rows in a batch, as in training, or the number of rows in the split if
+        there are fewer.
     """
 
     tasks: Sequence[str]
@@ -60,8 +61,8 @@ def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
       tasks: the names of T tasks.
 
     Returns:
-      A function of the opened model. The function returns V variables, and for each variable the
-      inner products of the T gradients, [V, T, T] float64.
+      A function that gets an opened model, and returns V variables and, for each variable, the
+      inner products of the gradients of the T tasks, [V, T, T] float64.
     """
 
     def add(model: opened.Opened) -> Any:
@@ -95,7 +96,7 @@ def compare(
     """Compare the gradients of T tasks over several batches.
 
     Args:
-      model: the opened model, whose graph contains the tensors of `build` for these tasks.
+      model: the opened model, whose graph contains the inner products that `build(tasks)` adds.
       tasks: the names of the T tasks.
       batches: batches of a split.
       progress: called with a line of text about the current work.
@@ -148,7 +149,7 @@ def _summarize_cosines(
 
 
 def find_cosines(products: np.ndarray) -> np.ndarray:
-    """Compute cosines from inner products of gradients.
+    """Compute the cosines of pairs of gradients from their inner products.
 
     Args:
       products: the inner products of T gradients, [..., T, T].

@@ -13,10 +13,12 @@ importance above 0. All fields are permuted by the same R permutations, so that 
 compared in pairs. L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin, F. Dominici, "All Models
 are Wrong, but Many are Useful", 2019, arXiv:1801.01489.
 
-Confidence intervals come from a jackknife, which leaves out one of G groups of rows at a time, both
-as rows and as sources of permuted values. So an interval covers the random choice of rows and of
-permutations: J. N. Arvesen, "Jackknifing U-statistics", 1969. The interval suits any metric of a
-split. It tends to be too wide: by a factor of sqrt(1 + 1 / R) if only rows and values vary.
+Confidence intervals come from a jackknife: the rows are divided into G groups, and the importance
+is computed G times without one of the groups. The rows of the left-out group are not measured, and
+no other row gets their values. So an interval covers the random choice of rows and of permutations.
+J. N. Arvesen, "Jackknifing U-statistics", 1969. Such an interval can be computed for any metric of
+a split. The intervals tend to be too wide. If chance affects only which rows are measured and which
+values they get, R permutations make an interval too wide by a factor of sqrt(1 + 1 / R).
 """
 
 import math
@@ -106,7 +108,7 @@ def measure(
       progress: called with a line of text about the current work.
 
     Raises:
-      UserError: there are too few rows.
+      UserError: there are fewer than `FEWEST_ROWS` rows, too few to compute intervals.
     """
     require_rows(held)
 
@@ -145,7 +147,8 @@ def require_rows(held: rows.Rows) -> None:
 class Paired:
     """Compares the metrics of permuted rows with the metrics of the original rows.
 
-    A row that is hard to predict affects both metrics, so its effect cancels out in the difference.
+    A row that is hard to predict makes both metrics worse, so it has little effect on their
+    difference.
 
     Args:
       score: a function that measures M metrics of some of the N rows.
@@ -174,7 +177,8 @@ class Paired:
           predicted: for each of R permutations, the predictions for the permuted rows.
 
         Returns:
-          The mean change of the metrics, [M], and its standard error, [M].
+          The change of each metric, as the mean over the permutations, [M]; and the standard error
+          of this mean, [M].
         """
         changes = [self._score(logits, self._everything) - self._base for logits in predicted]
         after = [
@@ -190,7 +194,7 @@ class Paired:
 
 
 def _find_error(partial: np.ndarray) -> np.ndarray:
-    """Return the jackknife's standard errors of M values, from values without one group, [G, M]."""
+    """Return the jackknife's standard errors of M values; line g of [G, M] is without group g."""
     count = len(partial)
     # A variance divides by G - 1; the jackknife multiplies by G - 1, because two of these values
     # share most of their rows, and so differ little.
@@ -198,7 +202,7 @@ def _find_error(partial: np.ndarray) -> np.ndarray:
 
 
 def _deal_rows(num_rows: int) -> np.ndarray:
-    """Return the group of each row, [N]: at random, because rows may be sorted, in equal sizes."""
+    """Divide the rows into groups of equal size, at random; return the group of each row, [N]."""
     groups = np.arange(num_rows) % NUM_GROUPS
     # Use a fixed seed, so that two explanations of the same rows have the same intervals.
     return np.random.default_rng(0).permutation(groups)
@@ -207,15 +211,15 @@ def _deal_rows(num_rows: int) -> np.ndarray:
 def rank_inputs(result: Importance) -> list[int]:
     """Sort the inputs by importance.
 
-    Only the first metric of each task counts. Metrics have different units, so each drop is divided
-    by the largest drop of its task.
+    For each task, only the drop of its first metric counts. Metrics have different units, so each
+    drop is divided by the largest drop of its task.
 
     Args:
       result: the importance of I inputs.
 
     Returns:
-      The I indices of the inputs, the most important input first. Without metrics, the order is
-      unchanged.
+      The I indices of the inputs, the most important input first. If no task has a metric, the
+      inputs stay in their order.
     """
     firsts = _find_firsts(result.metrics)
     if not firsts:

@@ -64,7 +64,7 @@ def tell_importance(explained: explanation.Explanation) -> list[Any]:
 def _draw_overview(
     result: importance.Importance, order: Sequence[int], tasks: Sequence[str]
 ) -> figures.Figure:
-    """Draw all tasks side by side, with each drop as a share of the task's largest drop."""
+    """Draw the drop of each task's first metric by field, as a share of the task's largest drop."""
     columns = [_metrics_of(result, task)[0] for task in tasks[:_MOST_TASKS]]
     rows = order[:_MOST_BARS]
     drops = result.drop[np.ix_(rows, columns)]

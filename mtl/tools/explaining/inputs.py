@@ -25,7 +25,8 @@ class Input(NamedTuple):
 
     Attributes:
       name: the name of the input in tables.
-      fields: one field, the fields of a history, or the fields of a group.
+      fields: the names of these fields: a single field, all fields of a history, or all fields of a
+        group.
     """
 
     name: str
@@ -44,7 +45,7 @@ def list_inputs(
     Args:
       spec: the fields of the data.
       columns: the columns of the model.
-      used: the fields that predictions depend on; the fields of columns are always added.
+      used: the fields that predictions depend on; all fields that `columns` read are added to them.
     """
     column_fields = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
@@ -87,7 +88,7 @@ def check_names(
     groups: Sequence[Sequence[str]],
     dependence: Sequence[str],
 ) -> None:
-    """Fail unless all fields in the values of these flags exist.
+    """Fail unless all fields exist that --fields, --group and --dependence name.
 
     Args:
       known: the names of all fields.
@@ -111,7 +112,7 @@ def check_names(
 def choose_inputs(
     listed: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of some fields, or all inputs, and one more input for each group.
+    """Return the inputs of the chosen fields, followed by one input for each group of fields.
 
     Args:
       listed: all inputs, from `list_inputs`.
@@ -176,8 +177,8 @@ def tell_value(value: Any) -> str:
       value: bytes, a number, or an array of any shape.
 
     Returns:
-      A float with six significant digits, another value in full, or at most four values of an
-      array, followed by its shape if it has more.
+      The text. A float has six significant digits; an array of more than four values is cut to four
+      values and its shape; other values are written in full.
     """
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"

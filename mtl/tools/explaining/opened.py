@@ -62,8 +62,8 @@ class Opened:
     def list_used(self) -> set[str]:
         """Return the names of the features that the logits depend on.
 
-        Columns read features, and so do heads that calibrate their predictions: search the ops of
-        the graph.
+        The ops of the graph are searched, because not only columns read features, but also heads
+        that calibrate their predictions.
         """
         # Search backwards with a stack, because a graph may be deeper than
         # Python's limit for recursion.
@@ -88,14 +88,15 @@ class Opened:
           features: {field: [N, ...]}.
 
         Returns:
-          {column: [N, D] or [N, H, W, C]}.
+          The encoded columns, {column: [N, D] or [N, H, W, C]}.
         """
         return self.compute(self.inputs, features)
 
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
         """Compute tensors for all rows, in batches.
 
-        A batch has as many rows as in an evaluation, because its size may change the last bits.
+        A batch has as many rows as in an evaluation, because the number of rows may change the last
+        bits of a result.
 
         Args:
           fetched: the tensors to compute, {name: [B, ...]}.
@@ -137,8 +138,8 @@ def open_model(
       model_dir: the folder of the run.
       path: the path of the checkpoint.
       rows: example rows, which decide the types and shapes of the graph's inputs.
-      add: a function that adds tensors to the graph before it is finalized; `Opened.extra` holds
-        the result of the function.
+      add: a function that adds tensors to the graph of the opened model, before the graph is
+        finalized, and returns them; they become `Opened.extra`.
       is_trained: True to build the variables of training: they are separate for each task, and
         trainable unless training freezes them.
 

@@ -23,9 +23,10 @@ class Output(NamedTuple):
       task: the name of the task.
       names: the names of the K numbers, such as the classes.
       kind: the kind of the numbers in `shown`, such as "probability" or "value".
-      shown: readable numbers for partial dependence, [B, K].
+      shown: the numbers that partial dependence shows, such as probabilities, [B, K].
       scale: the scale of the numbers in `explained`: "logit", or the same as `kind`.
-      explained: numbers that add up from parts, for integrated gradients, [B, K].
+      explained: the numbers that integrated gradients divide into attributions, such as logits, [B,
+        K].
     """
 
     task: str

@@ -116,7 +116,8 @@ def read_rows(
       experiment: the experiment of the run; its seed decides which rows are drawn.
       split: the name of the split; None for the split of evaluations.
       most: the number of rows to draw.
-      named: the positions of further rows in the split, from 0.
+      named: the positions in the split, from 0, of rows that are read in addition to the random
+        rows.
 
     Raises:
       UserError: the split or a position does not exist, or a record cannot be parsed.

@@ -63,14 +63,14 @@ class Scores:
         labels: rows_lib.Values,
         batch_size: int | None = None,
     ) -> np.ndarray:
-        """Return the metrics for some rows.
+        """Compute the values of the metrics for some rows.
 
         Args:
           session: a session of the graph.
           logits: {task: [N, C]}.
           labels: {field: [N, ...]}.
           batch_size: the number of rows in a batch; None for a single batch. With the batch size of
-            an evaluation, the metrics equal the metrics of the evaluation to the last bit.
+            an evaluation, the values equal those of an evaluation of these rows to the last bit.
 
         Returns:
           The values of the M metrics, [M] float64.

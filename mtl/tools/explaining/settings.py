@@ -29,7 +29,8 @@ class Settings:
       rows: the positions in the split, from 0, of rows whose predictions are explained.
       classes: {task: the class to explain}; by default the class with the largest logit.
       steps: the number of points on the path of integrated gradients.
-      baseline: the start of this path: the "mean" of the encoded rows, or "zeros".
+      baseline: the start of the path of integrated gradients: "mean" for the mean of the encoded
+        rows, or "zeros".
       dependence: the fields for partial dependence; the most important fields if empty.
       batches: the number of batches for comparing the gradients of tasks; 0 for no comparison.
     """

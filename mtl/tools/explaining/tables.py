@@ -63,7 +63,7 @@ def list_importance(explained: explanation.Explanation) -> Iterator[Sequence[Any
       explained: the explanation.
 
     Yields:
-      The header, and then the cells of each line.
+      The table as lists of cells: first the header, then each line.
     """
     yield ("input", "task", "metric", "value", "worse_by", "standard_error", "low", "high")
     result = explained.importance
@@ -84,7 +84,7 @@ def list_attributions(explained: explanation.Explanation) -> Iterator[Sequence[A
       explained: the explanation.
 
     Yields:
-      The header, and then the cells of each line.
+      The table as lists of cells: first the header, then each line.
     """
     header = ("row", "task", "output", "scale", "value", "baseline", "column", "fields")
     yield (*header, "attribution", "residual")
@@ -109,7 +109,7 @@ def list_dependence(explained: explanation.Explanation) -> Iterator[Sequence[Any
       explained: the explanation.
 
     Yields:
-      The header, and then the cells of each line.
+      The table as lists of cells: first the header, then each line.
     """
     yield ("field", "value", "rows", "task", "output", "kind", "mean")
     for result in explained.dependences:
@@ -129,7 +129,7 @@ def list_gradients(explained: explanation.Explanation) -> Iterator[Sequence[Any]
       explained: the explanation.
 
     Yields:
-      The header, and then the cells of each line.
+      The table as lists of cells: first the header, then each line.
     """
     yield ("place", "numbers", "task", "other", "cosine", "standard_error", "batches")
     similarity = explained.similarity

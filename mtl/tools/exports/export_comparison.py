@@ -40,8 +40,8 @@ class Format(NamedTuple):
       size: the size of the export in bytes.
       gzipped: the size of the export in bytes, after each file is compressed separately.
       milliseconds: {rows of a request: median time on one thread}.
-      difference: the largest difference between an output of the export and the Estimator's output;
-        for ONNX and TensorFlow Lite, the reference is the SavedModel's output.
+      difference: the largest difference between an output of the export and the same output of the
+        Estimator; ONNX and TensorFlow Lite are compared with the SavedModel instead.
       problem: the error if this export failed; "" otherwise.
     """
 
@@ -64,7 +64,8 @@ def compare_formats(
       checkpoint: the checkpoint to export.
 
     Yields:
-      The measurements of a format; if its export fails, only the error in `problem`.
+      The measurements of each format; if an export fails, its `problem` has the error, and nothing
+      is measured.
     """
     parts: dict[str, Any] = {
         "SavedModel, as trained": serving.AsTrained(),

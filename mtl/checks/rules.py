@@ -135,7 +135,7 @@ class Part:
     attributes: Collection[str] = ()
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is a part that fits."""
+        """Fail unless `value` is a built part that takes `arguments` and has `attributes`."""
         values.require_part(where, value, self.example, self.arguments, self.attributes)
 
 

@@ -32,8 +32,8 @@ _FLOAT32 = 3.4028235e38
 class UserError(ValueError):
     """A mistake that the user can fix: printed as one line without a traceback, with exit code 2.
 
-    The line may quote files and answers of servers, which can contain any characters. Line ends are
-    escaped, secrets are masked, and a very long line loses its middle.
+    The message may quote the content of files or answers of servers, which can contain any
+    characters. Line ends are escaped, secrets are masked, and a very long line loses its middle.
     """
 
     def __init__(self, line: str = ""):
@@ -358,7 +358,7 @@ def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value; a class is refused.
+      value: the value of the setting, a built part; a class is refused.
       names: the names of the attributes.
       rule: the rule, which follows the word "must".
 

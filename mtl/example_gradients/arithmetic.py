@@ -120,7 +120,7 @@ def _place_reduction(facts: Given) -> list[State] | None:
 
 
 def _added_up(facts: Given) -> list[State] | None:
-    """Return the state after a reduction over the examples."""
+    """Return the state of the output of a reduction over the axis of examples; None if unknown."""
     # The gradient of a sum by an example does not depend on other examples, but the gradient of a
     # maximum or a product does.
     is_sum = facts.op.type in ("Mean", "Sum") and facts.is_moved and not facts.layout.owner

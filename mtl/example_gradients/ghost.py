@@ -20,7 +20,7 @@ from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 
 class Gradients:
-    """The gradients of examples by variables, after the forward pass is built.
+    """Gradients of each example's loss by variables, from a forward pass that is already built.
 
     Args:
       losses: the losses to differentiate, [B] each, or sums over examples.
@@ -56,7 +56,7 @@ class Gradients:
     def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
         """Differentiate losses by the outputs of all uses of variables, in one backward pass.
 
-        The gradient by an output is called its cotangent.
+        The gradient of the losses with respect to an output is called the cotangent of the output.
 
         Args:
           losses: a loss [B], or a sum of losses [B], in the graph of the constructor's losses.
@@ -76,7 +76,7 @@ class Gradients:
         """Compute the gradients of all examples from the cotangents.
 
         Args:
-          cotangents: the result of `cotangents`, or a weighted sum of several results.
+          cotangents: the result of the method `cotangents`, or a weighted sum of several results.
 
         Returns:
           {name of a variable: gradients of all examples}, without the variables in `unknown`, and
@@ -137,7 +137,7 @@ class Gradients:
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """Return the number of repetitions of the whole batch in the flat tensor."""
+        """Return how often a tensor repeats the whole batch, such as T for [T, B, D]."""
         # If the number is known while the graph is built, no op is needed.
         if not layout.before.unknown:
             return layout.before.number
@@ -195,7 +195,7 @@ class Gradients:
     def _differentiate_through(
         self, variable_uses: Sequence[uses.Use], parts: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Continue gradients of examples from tensors that depend on a variable to the variable."""
+        """Backpropagate gradients of examples from functions of a variable to the variable."""
         # `Rows`, the only other kind, need no continuation.
         built = [
             part.built()

@@ -109,7 +109,7 @@ def _are_aligned(facts: Given, arguments: int) -> bool:
 
 
 def _forget_sizes(layout: Layout, axes: Sequence[int]) -> sizes.Known:
-    """Return the sizes of a layout, with None for some axes."""
+    """Return the sizes of all axes of a layout, with None for the axes in `axes`."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
@@ -160,7 +160,7 @@ def _trace_axes(
 
     Args:
       op: a StridedSlice.
-      steps: the step of each index of the slice.
+      steps: the stride of each index of the slice, such as 2 for `::2`.
       rank: the number of axes of the input.
     """
     names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")

@@ -29,7 +29,8 @@ def extract_patches(op: tf.Operation) -> tf.Tensor:
         or "VALID".
 
     Returns:
-      [B, H', W', KH KW C], with H' and W' the height and the width of the outputs.
+      The patches, [B, H', W', KH KW C]: the KH x KW x C numbers that each of the H' x W' outputs of
+      the convolution reads.
     """
     return (_convolve_patches if op.inputs[0].shape[3] <= _FEW else _slice_patches)(op)
 

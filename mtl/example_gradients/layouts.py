@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def after(self) -> sizes.Size:
-        """The number of consecutive entries of an example in the flat tensor."""
+        """The number of consecutive entries that belong to one example, such as D for [T, B, D]."""
         return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
 
     @property

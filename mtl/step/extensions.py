@@ -25,7 +25,7 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
       extensions: the extensions; the first is the outermost.
 
     Yields:
-      The same extensions, after their own contexts are open.
+      The argument `extensions`, after the context `enter` of each extension is open.
     """
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:

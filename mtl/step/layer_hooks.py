@@ -33,7 +33,7 @@ class LayerHook:
           inputs: [..., D].
 
         Returns:
-          The inputs with which the layer computes, in the same shape.
+          The inputs from which the layer computes its outputs, in the same shape.
         """
         return inputs
 
@@ -53,7 +53,7 @@ class NoteOutputs(LayerHook):
         self.found: dict[str, tf.Tensor] = {}
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Record outputs under the name of the layer that computed the sums; each tensor once."""
+        """Record `outputs`, if they are new, under the name of the layer that computed `sums`."""
         if any(outputs is other for other in self.found.values()):
             return
         scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
@@ -97,7 +97,7 @@ def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
       inputs: [..., D].
 
     Returns:
-      The inputs with which the layer computes, in the same shape.
+      The inputs from which the layer computes its outputs, in the same shape.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)

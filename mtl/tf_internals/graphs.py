@@ -40,7 +40,7 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation of a node, even in a loop or a branch.
+    """Return the operation with the name of a node, which may be in a loop or a branch.
 
     Args:
       graph: the graph, or the graph of a function.

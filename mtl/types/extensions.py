@@ -37,8 +37,8 @@ class StepExtension:
           forward: builds the forward pass of some rows from their features and labels.
 
         Returns:
-          A function with the same arguments and the same kind of result. A step may call the
-          function several times, once for each slice of the batch.
+          A function like `forward`, with the same arguments and the same kind of result. A step may
+          call the function several times, once for each slice of the batch.
         """
         return forward
 
@@ -51,7 +51,7 @@ class StepExtension:
         return contextlib.nullcontext({})
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
-        """Return a context around the update; new UPDATE_OPS run before any weight changes.
+        """Return a context around the update; UPDATE_OPS added in it run before any weight changes.
 
         Args:
           found: a `balanced.Balanced`, with the gradients of the whole batch.
@@ -113,7 +113,7 @@ class StepExtension:
           moved: the op that updates the weights.
 
         Returns:
-          The op that completes the step; it must depend on `moved`.
+          The op that completes the step; it must run after `moved`.
         """
         return moved
 

@@ -31,7 +31,9 @@ class LossInputs(NamedTuple):
 
 
 class Head(Protocol):
-    """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
+    """Turns the network's output for one task (tower) into logits, loss, predictions and metrics.
+
+    The variables of a head are in the scope `head/<task>`.
 
     A head may also have the members of the protocols `FittedHead`, `CalibratedHead`, `ClassHead`,
     `MapHead`, `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`,
@@ -75,8 +77,8 @@ class Head(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          A scalar. If a batch is split into slices or replicas, a step weighs the loss of each
-          slice by this sum.
+          The sum of the weights, a scalar. If a batch is split into slices or replicas, a step
+          weighs the loss of each slice by this sum of weights.
         """
 
     @abc.abstractmethod
@@ -121,7 +123,8 @@ class Head(Protocol):
           labels: {label field: its value in plain Python}.
 
         Returns:
-          The text of an error, or None. A run calls `check` only to explain an error of the graph.
+          The text of an error; None if the head finds no error. A run calls `check` only to explain
+          an error of the graph.
         """
 
     @property
@@ -170,7 +173,7 @@ class CalibratedHead(Protocol):
     """A head that calibrates its logits."""
 
     def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, such as separately for each value of a feature.
+        """Calibrate logits, for example separately for each value of a feature.
 
         Args:
           logits: [B, C].
@@ -265,14 +268,14 @@ class BatchHead(Protocol):
         """Return the labels of a step's whole batch, with added fields that the head's loss needs.
 
         Training calls `see_batch` once a step, before it cuts the batch into slices. The head may
-        add UPDATE_OPS that write state for the next step. Replicas can communicate here, but not in
-        the loop over slices.
+        add UPDATE_OPS that write state for the next step. Replicas can communicate in `see_batch`,
+        but not in the loop over slices.
 
         Args:
           labels: {field: [B, ...]}, the labels of the batch on this replica.
 
         Returns:
-          {field: [B, ...]}, with all fields of `labels`.
+          The fields of `labels` and the added fields, {field: [B, ...]}.
         """
         return labels
 
@@ -282,7 +285,7 @@ class ComposingHead(Protocol):
 
     @property
     def composes(self) -> Sequence[str]:
-        """The tasks whose logits are the input of this head, in place of a tower."""
+        """The tasks whose logits, instead of a tower, are the input of this head."""
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
@@ -317,7 +320,7 @@ class JointHead(Protocol):
     def joint_kind(self) -> str | None:
         """A text that is equal for heads that differ only in name and label field.
 
-        None if the head has to be computed alone.
+        The value is None if the head cannot be computed together with other heads.
         """
         return None
 
@@ -386,7 +389,7 @@ class CombinedMetric(Protocol):
         """Return a copy of the metric with statistics of the training split.
 
         Returns:
-          A metric of the same name; by default, the metric itself.
+          The copy, which has the same name; by default, the metric itself.
         """
         del statistics
         return self
@@ -444,7 +447,7 @@ class ExampleHead(Protocol):
         """Compute the loss of every example, without weights.
 
         Args:
-          logits: [B, ...], aligned by `examples`.
+          logits: [B, ...], as `examples` returns them.
           targets: [B] or [B, n].
 
         Returns:
@@ -481,7 +484,8 @@ class ComparableHead(Protocol):
           others: the logits of the other prediction, [B, C].
 
         Returns:
-          [B], at least 0; 0 if both predictions are equal. Both predictions get gradients.
+          The divergence, [B], at least 0; 0 if both predictions are equal. Both predictions get
+          gradients.
         """
 
 

@@ -65,8 +65,9 @@ class TrackedRun(Protocol):
 
         Args:
           step: the global step.
-          metrics: {name: value}; values may be NaN. Names begin with train/, with eval/, or with
-            eval_<split>/. If a run has stages, the name of the stage precedes this prefix.
+          metrics: {name: value}; values may be NaN. The names of metrics begin with train/, with
+            eval/, or with eval_<split>/. If a run has stages, the name of the stage precedes this
+            prefix.
         """
 
     def add_file(self, path: str, folder: str) -> None:

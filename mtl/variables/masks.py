@@ -66,7 +66,7 @@ class FromFile:
 
     Attributes:
       path: the path of the file. The array in the file must broadcast to the shape of the variable.
-        Entries that are not 0 are trained.
+        Entries of the variable are trained where the array is not 0.
     """
 
     path: Annotated[

@@ -106,7 +106,7 @@ def closest(value: Any, choices: Iterable[Any]) -> str | None:
 
     Args:
       value: a wrong value, which is compared as a text.
-      choices: the right values, which are also compared as texts.
+      choices: the right values, which are compared as texts.
 
     Returns:
       The text of a choice.
@@ -122,7 +122,7 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
 
     Args:
       where: the setting, for the error.
-      value: its value.
+      value: the value of the setting.
       kind: the type or types that are right.
       rule: the rule, which follows the word "must", such as "be a text".
 
@@ -150,7 +150,7 @@ def no_password(where: str, text: str) -> None:
 
     Args:
       where: the setting, for the error.
-      text: its value; a text without "://" passes.
+      text: the value of the setting; a text without "://" passes.
 
     Raises:
       UserError: the text has a password or token, which the error masks.
@@ -166,7 +166,7 @@ def texts(where: str, values: Any, rule: str) -> None:
 
     Args:
       where: the setting, for the error.
-      values: its value, a list or a tuple.
+      values: the value of the setting, a list or a tuple.
       rule: the rule, which follows the word "must", such as "be a list of texts".
 
     Raises:
@@ -182,7 +182,8 @@ def mapping(where: str, value: Any, rule: str) -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value, whose keys must be texts; the values of the map may be anything.
+      value: the value of the setting, a map; its keys must be texts, and its values may be
+        anything.
       rule: the rule, which follows the word "must", such as "map tasks to numbers".
     """
     is_a(where, value, Mapping, rule)
@@ -211,7 +212,7 @@ def require_part(
 
     Args:
       where: the setting, for the error.
-      value: its value.
+      value: the value of the setting.
       example: a part as gin names it, without "@" and "()".
       arguments: how many positional arguments a call must take; None does not check this.
       attributes: names that the part must have.
@@ -231,7 +232,7 @@ def number(where: str, value: float, rule: str = "be a number") -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value.
+      value: the value of the setting.
       rule: the rule for a value of another type, which follows the word "must".
 
     Raises:
@@ -269,7 +270,7 @@ def at_least(where: str, value: float, least: float) -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value.
+      value: the value of the setting.
       least: the smallest value that is right.
     """
     is_a(where, value, (int, float), f"be a number of at least {least}")
@@ -293,7 +294,8 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
     Args:
       where: the setting, for the error.
-      value: its value; a value that cannot be hashed fails if `choices` is a map or set.
+      value: the value of the setting; if `choices` is a map or set, a value that cannot be hashed
+        fails.
       choices: the right values; the error lists them in this order.
     """
     # Make a list of an iterator, which would be empty after the search.
@@ -313,7 +315,7 @@ def unique(where: str, names: Iterable[str]) -> None:
 
     Args:
       where: the setting, for the error.
-      names: its value, a list of names; a single text is refused.
+      names: the value of the setting, a list of names; a single text is refused.
 
     Raises:
       UserTypeError: an item is not a text.
@@ -334,7 +336,7 @@ def scope_name(where: str, value: str) -> None:
 
     Raises:
       UserTypeError: the value is not a text.
-      UserError: the value has other characters, or is "." or "..".
+      UserError: the value has characters that a name may not have, or is "." or "..".
     """
     is_a(where, value, str, "be a name")
     is_scope = re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None

@@ -59,7 +59,8 @@ class Gradients:
         The gradient of the losses with respect to an output is called the cotangent of the output.
 
         Args:
-          losses: a loss [B], or a sum of losses [B], in the graph of the constructor's losses.
+          losses: a loss [B], or a sum of losses [B], in the graph of the losses that the
+            constructor got.
 
         Returns:
           {name of an output: cotangent in the output's shape}, with None if the loss does not

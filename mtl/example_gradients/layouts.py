@@ -4,8 +4,8 @@ layout = layouts.along("", batch_size, axis=1, dims=[steps, batch_size, units])
 layout.reshaped([None, units])                # [T B, D]: T times all B examples
 
 A reshape keeps the order of entries, so the numbers of entries before and after the axis of the
-examples determine the layout of the reshaped tensor. A single axis of size B need not be the axis
-of the examples, because another size may equal the number of examples B by chance.
+examples determine the layout of the reshaped tensor. An axis whose size is the number of examples
+need not be the axis of the examples, because another axis may have the same size by chance.
 """
 
 from __future__ import annotations

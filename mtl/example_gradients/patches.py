@@ -2,7 +2,7 @@
 
 patches.extract_patches(op)         # [B, H', W', KH KW C] for a Conv2D of [B, H, W, C]
 
-On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
+On a CPU, the function takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Size:
         """Return the quotient of two sizes; None if the quotient may not be an integer.
 
         Args:
-          other: the divisor. The quotient is None unless this size contains each symbol of the
+          other: the divisor. The quotient is None unless the dividend contains each symbol of the
             divisor.
         """
         remaining = list(self.unknown)

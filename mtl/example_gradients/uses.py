@@ -4,9 +4,9 @@ found = uses.find_uses(losses, batch_tensors, variables)
 found.by_variable        # {name: uses}; None if a use of the variable is unknown
 
 A value of a variable may first go through ops that do not depend on examples, such as a product of
-two scales. The first op that combines the value with examples is called a use of the variable. A
-use is known if it has one of a few kinds, and if `proof` finds which entries of its output belong
-to which example.
+two scales. The first op that combines a value of a variable with examples is called a use of the
+variable. A use is known if it has one of a few kinds, and if `proof` finds which entries of its
+output belong to which example.
 """
 
 from __future__ import annotations

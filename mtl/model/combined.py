@@ -34,7 +34,7 @@ class Combined(types.CombinedMetric, abc.ABC):
     Attributes:
       baselines: {"<task>/<metric>": a number, or the folder of a run}. For the folder of a run, the
         baseline is the metric at the run's best checkpoint, or at the last checkpoint if the run
-        does not mark its best one. The folder is read once, when training starts.
+        does not mark its best one. The folder of such a run is read once, when training starts.
       name: the name of the combined metric.
     """
 
@@ -76,7 +76,7 @@ class Combined(types.CombinedMetric, abc.ABC):
         """Return a copy of the metric in which every baseline is a number.
 
         The numbers come from the file that `keep_baselines` wrote in the run; if the file is
-        missing or has other baselines, they are read now.
+        missing or has other baselines, the numbers are read from the named runs now.
 
         Args:
           statistics: the statistics of the run, in whose folder the file is.

@@ -21,8 +21,8 @@ class GraphOptions:
 
     Attributes:
       statistics: the statistics of the training split, such as vocabularies.
-      may_stack: True lets equal tasks share stacked variables in the graph. The graph then has no
-        separate variables for each of these tasks.
+      may_stack: True lets equal tasks share stacked variables in the graph. With stacks, the graph
+        has no separate variables for single tasks.
       loop: the arguments of `training_loop.run_repeatedly`, for a training with several steps per
         session call; None runs one step per call.
       slices: the number of micro-batches of a training batch.

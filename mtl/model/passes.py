@@ -93,7 +93,7 @@ class Passes(settings.Settings):
           features: {field: [B, ...]}, for heads with calibration slices.
 
         Returns:
-          {task: [B, C]} for all tasks.
+          The logits of all tasks, {task: [B, C]}.
         """
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:

@@ -322,7 +322,7 @@ class Settings:
           metric: "loss", "average_loss", "<task>/<metric>", or the name of a combined metric.
 
         Returns:
-          None if the metric is unknown, or its head declares no direction.
+          True or False; None if the metric is unknown, or its head declares no direction.
         """
         if metric in _LOSSES:
             return False
@@ -361,8 +361,8 @@ class Settings:
           train_steps: the number of steps of the run.
 
         Returns:
-          The global step of this checkpoint; 0 if the model prunes nothing, or if the run ends
-          before this step.
+          The global step; 0 if the model prunes nothing, or if the run ends before the final
+          sparsity is reached.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0

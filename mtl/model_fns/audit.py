@@ -27,7 +27,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     report.
 
     Args:
-      settings: the settings of the audit. Its setting `key`, the field with the ids of the
+      settings: the settings of the audit. The audit's setting `key`, the field with the ids of the
         examples, is ignored, because `observe` gets the ids as an argument.
       model_dir: the folder of the Estimator.
     """

@@ -25,7 +25,7 @@ def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> Non
 
     Args:
       values: the values of the feature, a tensor of the outermost graph.
-      ids: {column: ids of the shape of `values`}.
+      ids: {column: ids in the same shape as `values`}.
     """
     entries = graphs.outermost_graph().get_collection_ref(_KEY)
     entries.append((_get_tensor(values), dict(ids)))

@@ -69,7 +69,8 @@ def draw_again(number: int) -> Iterator[list[str]]:
     """Let layers within the context draw new random numbers for the same slice.
 
     Args:
-      number: the number of earlier passes over the slice; 0 repeats the numbers of the first pass.
+      number: the number of earlier passes over the slice; 0 repeats the random numbers of the first
+        pass.
     """
     names: list[str] = []
     with _PASS.set(_PASS.get()._replace(again=number, names=names)):

@@ -22,7 +22,7 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
     """Activate extensions for the step that is built in the context.
 
     Args:
-      extensions: the extensions; the first is the outermost.
+      extensions: the extensions of the step; the first is the outermost.
 
     Yields:
       The argument `extensions`, after the context `enter` of each extension is open.

@@ -75,7 +75,7 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return a tensor for each gradient.
+    """Return the values of each gradient as a tensor.
 
     Args:
       gradients: N gradients, dense or sparse; none may be None.

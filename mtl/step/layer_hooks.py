@@ -33,7 +33,7 @@ class LayerHook:
           inputs: [..., D].
 
         Returns:
-          The inputs from which the layer computes its outputs, in the same shape.
+          The inputs from which the layer computes its outputs, in the shape of `inputs`.
         """
         return inputs
 
@@ -97,7 +97,7 @@ def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
       inputs: [..., D].
 
     Returns:
-      The inputs from which the layer computes its outputs, in the same shape.
+      The inputs from which the layer computes its outputs, in the shape of `inputs`.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)

@@ -91,7 +91,7 @@ def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Reque
 
     Args:
       is_due: bool scalar, True in the steps that compute the scalars of `add_scalars_where_due`. In
-        steps in which `is_due` is False, these scalars are NaN.
+        steps in which `is_due` is False, the scalars of `add_scalars_where_due` are NaN.
     """
     return _REQUESTS.set(_REQUESTS.get()._replace(is_due=is_due))
 
@@ -138,7 +138,7 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
 
     The network or column declares the losses in an attribute, `emitted_losses = {name: weight}`.
     Training adds the declared losses as auxiliary losses. Evaluations, and second passes of a step
-    over the same rows, do not compute these losses.
+    over the same rows, do not compute the losses of `add_loss`.
 
     Args:
       name: the name in `emitted_losses`; losses with the same name add up.

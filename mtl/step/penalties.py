@@ -3,9 +3,9 @@
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
 A term of REGULARIZATION_LOSSES must be a scalar that depends only on weights, or a mean over the
-rows of a forward pass. To add another function of the rows, call `add_of_means` with the means that
-the function reads. Every term is then computed from all rows of the batch, even if slices or
-replicas divide the batch.
+rows of a forward pass. To add a term that is another function of the rows, call `add_of_means` with
+the means that the function reads. Every term is then computed from all rows of the batch, even if
+slices or replicas divide the batch.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def share_terms(
 ) -> tuple[list[tf.Tensor], list[tf.Variable]]:
     """Return the penalty terms and the variables of the first replica of this process.
 
-    All replicas build one graph. Only the first replica has some of the terms, because it creates
-    the variables together with their regularisers. Each replica has a copy of each variable; all
-    copies are equal, and so are the gradients of the penalty terms on all replicas.
+    All replicas build one graph. Only the first replica has some of the penalty terms, because it
+    creates the variables together with their regularisers. Each replica has a copy of each
+    variable; all copies are equal, and so are the gradients of the penalty terms on all replicas.
 
     Args:
       terms: the penalty terms of all replicas, a scalar each.

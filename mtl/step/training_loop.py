@@ -35,7 +35,8 @@ class StepResult:
         after a second, the scalars of `outlets.add_scalars_where_due` are NaN.
       names: the names of the M scalars.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
-        makes no summary. A call of a single step computes the summary only if it is fetched.
+        makes no summary. A session call that runs a single step computes the summary only if the
+        summary is fetched.
       due: string scalar, the summaries of `outlets.add_summary` in the call's last step; "" if none
         was due, None if steps never add a summary.
       is_repeated: True if a session call may run several steps.
@@ -152,7 +153,7 @@ def run_repeatedly(
 
 
 class _State(NamedTuple):
-    """The state of the loop between two steps.
+    """The values that the loop over steps passes from one step to the next.
 
     Attributes:
       step: the global step.
@@ -189,7 +190,7 @@ class _Steps:
         self.has_summary = False
 
     def take_one(self, state: _State) -> list[_State]:
-        """Build one step, as the body of the loop."""
+        """Build one step, as the body of the loop over steps."""
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()

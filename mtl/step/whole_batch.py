@@ -195,8 +195,8 @@ class WholeBatch:
     def sum_watched(self) -> dict[str, Any]:
         """Return the sums of `ForwardPass.watched` over all parts and replicas.
 
-        Call this function after the gradients: the sum that runs the UPDATE_OPS also adds up the
-        watched tensors.
+        Call this method after the gradients are built: the call of `sum` that runs the UPDATE_OPS
+        also adds up the watched tensors.
         """
         of_first = dict(self.first.watched)
         if self.slices == 1:
@@ -398,7 +398,7 @@ def _attach_examples(
     batch: Any,
     row: Callable[[int, tf.Tensor | int], ForwardPass],
 ) -> ForwardPass:
-    """Build a batch's forward pass with the field `examples`, whose rows `row` builds."""
+    """Build the forward pass of a batch; its `examples` build passes of single rows with `row`."""
     before = _num_updates()
     forward_pass = forward(*batch)
     features, labels = batch

@@ -56,7 +56,7 @@ def prepare(session: tf.compat.v1.Session) -> None:
 
 
 def _find_key(fetches: Any) -> Hashable:
-    """Return a key for nested fetches; it is valid while the tensors in them exist."""
+    """Return a key of a dict for nested fetches, which is valid while the fetched tensors exist."""
     kind = type(fetches)
     if kind is list or kind is tuple:
         # Leaves are handled without a recursive call, which would take most of the time.

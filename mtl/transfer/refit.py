@@ -137,7 +137,7 @@ class Refit(abc.ABC):
 
         Args:
           network: the model, whose parts know the statistics of the training split.
-          batches: one pass over the split `split_of`, (features, labels), in the current graph.
+          batches: a dataset of (features, labels), one pass over the split that `split_of` names.
           statistics: the statistics of the columns.
           model_dir: the folder of this run.
           step: the step of the new checkpoint.

@@ -192,7 +192,7 @@ class AuxiliaryLoss(Protocol):
     def needs_draws(self) -> bool:
         """True if the loss compares outputs under different random draws, such as dropout.
 
-        In an evaluation, which has no random draws, such a loss is 0.
+        In an evaluation, which has no random draws, a loss that needs draws is 0.
         """
         return False
 

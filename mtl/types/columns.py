@@ -70,8 +70,9 @@ class RowNames(NamedTuple):
       axis: the axis of the variable that the names describe: 0 for embedding tables, -1 for last
         layers, whose columns are classes.
       and_unknown: True if rows for unknown values may follow the rows with names.
-      first, last: the range of `names` that describes this variable; None as `last` means all names
-        from `first` on.
+      first: the index of the first entry of `names` that describes this variable.
+      last: the index after the last entry of `names` that describes this variable; None if all
+        entries from `first` on describe it.
       are_grouped: True if a row stands for a group of names, and the order of all names determines
         the groups. If any of the names changes, all rows may stand for other names.
       are_a_set: True if the order of grouped names does not matter, and added names do not change

@@ -124,7 +124,7 @@ class Source(Protocol):
           with_labels: False omits the labels, so the records may lack labels.
 
         Returns:
-          {name: [B, ...]}; ragged for the shape (None,).
+          The fields, {name: [B, ...]}; a field of the shape (None,) is ragged.
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
@@ -152,7 +152,7 @@ class Source(Protocol):
         return False
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which a field is read as a key of rows.
+        """Return the type in which a field is read if its values decide which rows are used.
 
         A source must return "int64" for whole numbers that it cannot read as texts.
 
@@ -184,7 +184,7 @@ class Source(Protocol):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
         """Return all rows of a split in order, without `decode`.
 
-        The setting `Pipeline.cache` reads these values once, and keeps them in memory.
+        The setting `Pipeline.cache` reads the values of all rows once, and keeps them in memory.
 
         Args:
           split: the split.
@@ -232,7 +232,8 @@ class Source(Protocol):
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> Blocks | None:
         """Return the blocks of a split that is not in memory.
 
-        Training then shuffles a window of rows at a time, and reads the next window meanwhile.
+        If a source has blocks, training shuffles a window of rows at a time, and reads the next
+        window meanwhile.
 
         Args:
           split: the split.
@@ -280,7 +281,7 @@ class Source(Protocol):
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records of some rows, as a batch for `decode`.
 
-        Only sources with `list_rows` or `orders_rows` need this method.
+        Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
         Args:
           split: the split.

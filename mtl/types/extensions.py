@@ -17,8 +17,8 @@ class StepExtension:
     """Changes the graph of a training step; by default, each member changes nothing.
 
     A part of a model may have a property `step_extension`: a function that takes the model, the
-    features and the labels of the step and returns the extension. Parts with the same function
-    share one extension. Each replica builds separate extensions.
+    features and the labels of the step and returns the extension. Parts whose `step_extension` is
+    the same function share one extension. Each replica builds separate extensions.
 
     Attributes:
       sees_gradients: True if the extension reads gradients before the update.
@@ -46,7 +46,8 @@ class StepExtension:
         """Return a context in which columns, network and heads of a forward pass are built.
 
         The context yields a dict, and fills it with {name: tensors} at the exit.
-        `whole_batch.WholeBatch.sum_watched` sums these tensors over the slices of the batch.
+        `whole_batch.WholeBatch.sum_watched` sums the tensors of the dict over the slices of the
+        batch.
         """
         return contextlib.nullcontext({})
 

@@ -89,7 +89,8 @@ class Head(Protocol):
           logits: [B, C].
 
         Returns:
-          {name: [B, ...]}, such as probabilities and class names. Exports serve these outputs.
+          The predictions, {name: [B, ...]}, such as probabilities and class names. Exports serve
+          these outputs.
         """
 
     @abc.abstractmethod
@@ -251,8 +252,8 @@ class AddingHead(Protocol):
         Args:
           batches: pairs of features and labels, {field: [B, ...]} each.
           spec: the fields of the data.
-          reading: the settings with which this process reads; each of its parts gets equally many
-            rows.
+          reading: the settings with which this process reads batches; each of the `Reading.parts`
+            of a batch gets equally many added rows.
 
         Returns:
           The batches with additional rows; labels may have additional fields.
@@ -451,7 +452,7 @@ class ExampleHead(Protocol):
           targets: [B] or [B, n].
 
         Returns:
-          Losses of the shape of the targets.
+          The losses, in the shape of the targets.
         """
 
 

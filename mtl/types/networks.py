@@ -29,8 +29,8 @@ class Mixing(Protocol):
     """Mixes the encoded rows of a training batch before the network, as in mixup.
 
     The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. Both
-    terms are divided by the same sum of label weights, because the partners are a permutation of
-    the rows.
+    losses in this sum are divided by the same sum of label weights, because the partners are a
+    permutation of the rows.
     """
 
     @abc.abstractmethod

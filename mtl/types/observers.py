@@ -194,7 +194,7 @@ def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 
 
     Args:
       where: the name of the setting, for errors.
-      steps: its value.
+      steps: the value of the setting.
       rule: the rule for errors about type and length, which follows the word "must".
 
     Raises:

@@ -35,7 +35,8 @@ class EntrywisePart(Protocol):
     def is_entrywise(self) -> bool:
         """True if the part ignores names of variables, and computes each entry independently.
 
-        Return False for subclasses of your class, because a subclass may use names or mix entries.
+        In your own class, return False for subclasses, because a subclass may use names or mix
+        entries.
         """
         return False
 

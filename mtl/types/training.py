@@ -49,7 +49,7 @@ class ForwardPass(Protocol):
 
     @property
     def losses(self) -> values.Tensors:
-        """The weighted loss of each task, {task: scalar}; the sum over all passes is its loss."""
+        """{task: scalar}, the weighted losses of this pass; passes add up to the batch's losses."""
 
     @property
     def shared(self) -> Sequence[tf.Tensor]:
@@ -69,7 +69,7 @@ class Batch(Protocol):
 
     @property
     def first(self) -> ForwardPass:
-        """The first forward pass on this replica; a single pass covers the whole batch."""
+        """The first forward pass on this replica; the only pass if nothing divides the batch."""
 
     def sum(
         self, function: Callable[[ForwardPass], values.Nested], update: bool = False

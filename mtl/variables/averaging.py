@@ -70,7 +70,8 @@ class ExponentialAverage:
           variables: the N trained variables.
           step: the global step, before it is incremented.
           moves: True if this step changes the variables: a bool scalar of the graph, or Python's
-            True. If it is False, the averages do not change, except in the first step of a run.
+            True. If `moves` is False, the averages do not change, except in the first step of a
+            run.
         """
         names = {patterns.variable_name(variable) for variable in variables}
         statistics = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
@@ -91,8 +92,8 @@ class ExponentialAverage:
 def read_average(variable: tf.Variable) -> tf.Tensor:
     """Return a variable's average after the previous step; in step 0, the variable's value.
 
-    Code that calls this function must check that `Update.average` is set, which updates the
-    average.
+    Code that calls this function must check that `Update.average` is set, because otherwise no step
+    updates the average.
 
     Args:
       variable: a variable that a loss depends on, with a dense gradient. If code reads the average
@@ -139,7 +140,8 @@ def rows_before(
 ) -> list[types.Gradient]:
     """Return the current values of those table rows that an optimizer will change.
 
-    A variable with a dense gradient changes in all its entries, so its values are not needed.
+    All entries of a variable with a dense gradient change, so the average needs no earlier values
+    of such a variable.
 
     Args:
       gradients: N gradients; a sparse gradient has the row numbers.

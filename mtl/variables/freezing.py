@@ -38,8 +38,8 @@ class Freezing:
     A variable that is frozen up to a step has optimizer state from the start. Before this step,
     neither the weights of the variable nor its optimizer state change: the optimizer's op is in a
     branch that does not run, and the global norm and clipping count the gradient of the variable as
-    0. But each step still computes this gradient, and balancing uses it. If variables are frozen
-    for many steps, a separate run for these steps is cheaper.
+    0. But each step still computes the gradient of such a variable, and balancing uses it. If
+    variables are frozen for many steps, a separate run for these steps is cheaper.
 
     Attributes:
       frozen: patterns (see `mtl.variables.patterns`) of variables that are frozen for the whole
@@ -49,8 +49,8 @@ class Freezing:
       entries: {pattern: a part of `mtl.variables.masks`, which chooses the entries of a variable
         that are trained}. If several patterns match a variable, only the first one applies. Entries
         that are not chosen do not change at all, with any optimizer, and their gradient counts as
-        0. Each step reads and writes all entries of the variable, even all rows of an embedding
-        table.
+        0. Each step reads and writes all entries of a variable that `entries` matches, even all
+        rows of an embedding table.
       batch_norm: how batch norms with frozen moving averages work in training. With "inference", a
         batch norm normalises by its moving averages, and does not change them. With "adapt", a
         batch norm normalises by the batch and updates its moving averages, as published code often
@@ -180,7 +180,7 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
       variable: a variable, or a shard of a table.
 
     Returns:
-      bool in the shape of the variable; None if all entries are trained.
+      The mask, bool in the shape of the variable; None if all entries are trained.
     """
     mask = find_mask(variable)
     if mask is None:
@@ -218,7 +218,7 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Compare the global step with the first step of a variable.
+    """Compare the global step with the first step in which a variable is trained.
 
     Args:
       step: a result of `first_step`.

@@ -46,7 +46,7 @@ class Rows:
         """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
-          UserError: the variable has no such axis, or has fewer rows.
+          UserError: the variable has no axis `axis`, or has fewer rows than `rows` needs.
         """
         shape = weights.shape
         fits = -shape.rank <= self.axis < shape.rank

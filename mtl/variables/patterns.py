@@ -69,8 +69,8 @@ def shard_name(variable: tf.Variable) -> str:
     """Return the name of a variable in the graph, without ":0".
 
     Args:
-      variable: a variable, or a shard, whose name is `<table>/part_<n>`. The copies of a variable
-        on all replicas have the same name in this sense.
+      variable: a variable, or a shard, whose name is `<table>/part_<n>`. All copies of a variable
+        on replicas get the same name.
     """
     return _COPY.sub("", variable.name)
 

@@ -1,4 +1,4 @@
-"""Gives code in the graph the masks of pruned variables.
+"""Makes the masks of pruned variables available to code that builds the graph.
 
 pruned.kept_entries(variable)        # zeros and ones, or None
 
@@ -160,7 +160,7 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
 
 
 def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
-    """Return the entries of a mask for the values of a gradient.
+    """Return the entries of a mask that belong to the values of a gradient.
 
     Args:
       mask: the mask of the variable.
@@ -180,8 +180,8 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
 
     Returns:
       Three numbers, (pruned weights, all weights, packed bytes). Packed bytes are the size of the
-      float32 values after zlib, with 0 for pruned weights. None if the checkpoint has no pruned
-      variables.
+      float32 values after zlib, with 0 for pruned weights. The result is None if the checkpoint has
+      no pruned variables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(find_weights, reader.get_variable_to_shape_map())

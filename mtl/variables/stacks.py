@@ -70,8 +70,8 @@ def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
     """Let networks within the context build separate ops for each task.
 
     In a batched product over all tasks, the gradient of one task's loss by another task's variables
-    is 0 and not None. Because of this 0, surgery would treat the variables of one task as variables
-    that tasks share.
+    is 0 and not None, so surgery would treat the variables of one task as variables that tasks
+    share.
 
     Args:
       when: False lets networks build batched products.
@@ -96,7 +96,7 @@ def create(
     Args:
       scopes: T scopes, relative to the open variable scope.
       name: the name that every member has in its scope, such as "logits/bias".
-      shape: the shape of the stack, with T along the axis.
+      shape: the shape of the stack, with the T members along `axis`.
       axis: the axis along which the members are stacked.
       initializer: a function that creates the initial values of the stack.
     """
@@ -190,8 +190,8 @@ def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
     """Return an initialiser of stacked kernels: Glorot-uniform, with a seed for each kernel.
 
     Every kernel gets exactly the initial values that it would get in a separate layer. To compute
-    these values, the initialiser calls the generator Philox as TensorFlow's random ops do: the
-    first seed is the key, and the second seed the counter.
+    the initial values of a kernel, the initialiser calls the generator Philox as TensorFlow's
+    random ops do: the first seed is the key, and the second seed the counter.
 
     Args:
       seeds: T seeds of `draw_seeds`. If a seed is None, all kernels get values without a seed.

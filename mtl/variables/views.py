@@ -62,7 +62,7 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
 
 
 def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
-    """Apply the views to a variable that was created outside of the open scope.
+    """Apply the open views (see `enter`) to a variable that was created outside of the open scope.
 
     Args:
       variable: an existing variable, such as a weight of a Keras layer.

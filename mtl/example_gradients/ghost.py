@@ -220,7 +220,7 @@ class Gradients:
 
 
 def _can_add(variable_uses: Sequence[uses.Use]) -> bool:
-    """Return True if gradients of several uses can be added; rows of a table add only to rows."""
+    """Return True if gradients of several uses can be added: all uses look up rows, or none do."""
     kinds = {use.kind for use in variable_uses}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 

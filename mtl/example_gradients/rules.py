@@ -121,7 +121,7 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
 
 
 def _place_spread(facts: Given) -> list[State] | None:
-    """Find the layout after an op that repeats a value for each example."""
+    """Find the output layout of an op that repeats a value for each example."""
     dims, target = facts.known.dims(facts.op.inputs[0]), facts.entries(1)
     if dims is None or target is None or len(target) != facts.output.shape.rank:
         return None

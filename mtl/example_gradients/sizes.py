@@ -18,7 +18,7 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A number times symbols for unknown sizes.
+    """A size of an axis: a number times symbols that stand for unknown sizes.
 
     Attributes:
       number: the number, at least 0.

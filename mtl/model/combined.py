@@ -64,7 +64,7 @@ class Combined(types.CombinedMetric, abc.ABC):
         """Fail unless a number can be a baseline.
 
         Args:
-          where: the name of the setting, for errors.
+          where: the name of the setting, for error messages.
           value: the number.
 
         Raises:

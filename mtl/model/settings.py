@@ -27,14 +27,15 @@ class Settings:
     """The parts of a model.
 
     Attributes:
-      columns: the columns, which turn features into the network's inputs; scope
+      columns: the columns, which turn features into the network's inputs; variable scope
         `features/<column>`.
-      network: the network, which turns the inputs into one output (tower) for each task; scope
-        `network`.
-      heads: the heads, one for each task; scope `head/<task>`. A block, such as `heads.Block`,
-        stands for all its heads.
+      network: the network, which turns the inputs into one output (tower) for each task; variable
+        scope `network`.
+      heads: the heads, one for each task; variable scope `head/<task>`. A block, such as
+        `heads.Block`, stands for all its heads.
       update: clips the gradients and applies them.
-      weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
+      weighting: scales the losses of the tasks; variable scope `balancing`. Equal weights by
+        default.
       surgery: combines the tasks' gradients; a plain sum by default.
       freezing: keeps variables constant, for the whole run or up to a step; no variables by
         default.

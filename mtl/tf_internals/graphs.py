@@ -12,7 +12,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def outermost_graph() -> tf.Graph:
-    """Return the outermost graph that is being built, from inside loops and branches."""
+    """Return the outermost graph that is being built, even inside a loop or a branch."""
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):

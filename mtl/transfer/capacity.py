@@ -76,7 +76,7 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
     Args:
       keys: the saved keys, int64 of any shape; 0 stands for a free row.
       capacity: the number of rows of the table.
-      where: the name of the checkpoint, for errors.
+      where: the name of the checkpoint, for error messages.
 
     Returns:
       For each row of the table, the index of the saved row with the same key, int64 [capacity]; -1

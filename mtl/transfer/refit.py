@@ -299,11 +299,11 @@ class _Computed(Refit):
 
 @checks.dataclass
 class NearestMean(_Computed):
-    """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
+    """Predicts `argmax_c cos(h, m_c)`: m_c is the mean of class c's towers h in the training split.
 
     The method is the nearest class mean of Kang et al., "Decoupling Representation and Classifier
     for Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c / |m_c|`, because
-    the length of h does not change the order of the classes. The probabilities of the new
+    the length of a tower h does not change the order of the classes. The probabilities of the new
     classifier are not calibrated.
 
     Attributes:
@@ -404,7 +404,7 @@ class _Tau(_Computed):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TauNormalized(_Tau):
-    """`W_c / |W_c|^tau`, without the bias: makes the weights of all classes similar in length.
+    """`W_c / |W_c|^tau`, without the bias: makes weight vectors W_c of all classes similarly long.
 
     The method is from Kang et al., "Decoupling Representation and Classifier for Long-Tailed
     Recognition", 2020, arXiv:1910.09217. In a trained classifier, frequent classes have longer
@@ -425,10 +425,10 @@ class TauNormalized(_Tau):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogitAdjusted(_Tau):
-    """`b_c - tau log(n_c / sum(n))`: post-hoc logit adjustment by the class frequencies n_c.
+    """`b_c - tau log(n_c / sum(n))`: adjusts the bias b_c of class c by its count n_c of rows.
 
-    The method is from Menon et al., "Long-tail learning via logit adjustment", 2020,
-    arXiv:2007.07314.
+    The method is the post-hoc logit adjustment of Menon et al., "Long-tail learning via logit
+    adjustment", 2020, arXiv:2007.07314.
 
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier, and with `class_counts`

@@ -14,7 +14,7 @@ from mtl.types import columns, data, parts, values
 class LossInputs(NamedTuple):
     """Aligned logits, targets and weights of a batch.
 
-    In the shapes of a map, n = H W is the number of places.
+    In the shapes for a map, n = H W is the number of pixels of the map.
 
     A weight of 0 means that the label is missing or ignored. The target of a label with weight 0 is
     any valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.

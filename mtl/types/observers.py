@@ -193,9 +193,9 @@ def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 
     """Fail unless a setting is two global steps in order, [first, last].
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       steps: the value of the setting.
-      rule: the rule for errors about type and length, which follows the word "must".
+      rule: the rule in errors about type and length, which follows the word "must".
 
     Raises:
       UserError: `steps` is not a list of two whole numbers, the first step is below 1, or the last

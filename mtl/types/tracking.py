@@ -133,7 +133,7 @@ def check_trackers(where: str, trackers: Any) -> None:
     """Fail unless a setting is a list of trackers with different names.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       trackers: the value of the setting.
 
     Raises:

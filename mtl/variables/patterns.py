@@ -24,7 +24,7 @@ def check_patterns(where: str, patterns: Collection[str]) -> None:
     """Check that a setting is a list of regular expressions.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       patterns: the value of the setting; [] is valid.
 
     Raises:
@@ -91,7 +91,7 @@ def select_variables(
     """Return the variables that match a pattern.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       pattern: a regular expression; it may match any part of the name.
       variables: variables, or their names.
       rule: the rule of the setting, for errors.

@@ -221,7 +221,7 @@ def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
     """Check that each value is a list of names, or the path of an existing file.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       named: {pattern: names of rows, or the path of a file of names}. The check does not test
         whether a remote file exists.
 

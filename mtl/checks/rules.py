@@ -143,7 +143,7 @@ class Part:
 class PartClass:
     """Accepts a class, such as `@example` without brackets, or a function that builds a part.
 
-    A part that has such a setting calls the class to build each part that it needs.
+    A part with a setting for a class calls the class to build each part that it needs.
 
     Attributes:
       example: the name of a suitable class in gin, for the error message.

@@ -4,9 +4,9 @@ gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
 by_variable = gradients.by_variable(cotangents)               # {variable: ExampleGradients}
 
-If the norm of a gradient can be computed from the inputs of a layer and the gradient by its
-outputs, the gradient itself is not built. Examples must not depend on each other, so batch norm in
-training is not possible.
+If the norm of a gradient can be computed from the inputs of a layer and the gradient with respect
+to the layer's outputs, the gradient itself is not built. Examples must not depend on each other, so
+batch norm in training is not possible.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Proof:
       ops: the ops between the batch and its losses, in the order in which they were built.
       losses: losses [B], or sums over examples.
       batch: the tensors that hold the examples, in any nesting.
-      rows: B, if it is known while the graph is built.
+      rows: the number of rows B, if it is known while the graph is built.
 
     Attributes:
       gap: the first op that depends on variables and whose outputs have no proven layout; None if

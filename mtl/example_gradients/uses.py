@@ -100,7 +100,7 @@ def find_uses(
       losses: the losses of the batch, [B], or sums over examples.
       batch: the tensors with the examples, in any nesting, with B rows each.
       variables: the variables whose uses are found.
-      rows: B, if it is known while the graph is built.
+      rows: the number of rows B, if it is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
     # A ragged tensor consists of several tensors: values and row splits.

@@ -34,7 +34,7 @@ class Combined(types.CombinedMetric, abc.ABC):
     Attributes:
       baselines: {"<task>/<metric>": a number, or the folder of a run}. For the folder of a run, the
         baseline is the metric at the run's best checkpoint, or at the last checkpoint if the run
-        does not mark its best one. The folder of such a run is read once, when training starts.
+        does not mark its best one. The folder of a run is read once, when training starts.
       name: the name of the combined metric.
     """
 

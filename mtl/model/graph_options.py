@@ -33,7 +33,8 @@ class GraphOptions:
         EstimatorSpec.
       attack: an attack that moves the inputs of an evaluation towards larger losses; None for no
         attack.
-      evaluation_hooks: a function that returns the hooks of an evaluation, which may read its rows.
+      evaluation_hooks: a function that returns the hooks of an evaluation; the hooks may read the
+        evaluated rows.
     """
 
     statistics: features_lib.Statistics

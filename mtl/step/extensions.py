@@ -77,7 +77,7 @@ def check_update(
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show the extensions the gradients that the optimizer gets.
+    """Pass the gradients that the optimizer gets to all extensions of the step.
 
     Args:
       gradients: N gradients, after masks and clipping.

@@ -20,8 +20,8 @@ class LayerHook:
     """A hook on the layers of a network that is being built; by default, it does nothing.
 
     Attributes:
-      takes_inputs: True if the hook changes or records inputs. Equal layers, such as experts, are
-        then built one by one in separate scopes, and not as a single matrix product.
+      takes_inputs: True if the hook changes or records inputs. With such a hook, equal layers, such
+        as experts, are built one by one in separate scopes, and not as a single matrix product.
     """
 
     takes_inputs = False

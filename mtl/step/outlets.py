@@ -1,6 +1,6 @@
 """Functions by which networks and heads report scalars, losses, predictions and summaries.
 
-A network or a head calls the functions of this module while it is built. Losses, predictions and
+A network or a head calls functions of `outlets` while it is built. Losses, predictions and
 serialized summaries are dropped, unless the code that builds the model collects them.
 
 outlets.add_scalar("gate/income/entropy", entropy)             # a scalar to monitor in training
@@ -121,7 +121,7 @@ def _list_scalars() -> list[Any]:
 
 
 def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
-    """Compute all slow scalars in one `tf.cond`, which is cheaper than one for each function."""
+    """Compute all slow scalars in one `tf.cond`; a `tf.cond` for each function would be slower."""
 
     def compute() -> tf.Tensor:
         return tf.concat([compute_group() for _, compute_group in slow_groups], axis=0)

@@ -76,7 +76,7 @@ def share_terms(
       variables: N variables.
 
     Returns:
-      The penalty terms that depend on the first replica's copies of the variables, and these N
+      The penalty terms that depend on the first replica's copies of the N variables, and these
       copies.
     """
     strategy = tf.distribute.get_strategy()

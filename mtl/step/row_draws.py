@@ -4,8 +4,8 @@ with draws.know_rows(features):                          # {field: [B, ...]}
     numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1); else None
 
 The random numbers of a row depend only on the name of the draw, and on the values of all fields of
-the row. A row gets the same numbers in every batch and process, so an export can be compared with
-an evaluation. The numbers are hashes of the values, so the graph contains no random op. To get
+the row. A row gets the same random numbers in every batch and process, so an export can be compared
+with an evaluation. The numbers are hashes of the values, so the graph contains no random op. To get
 other random numbers for a row, change the value of a field that no column reads.
 """
 

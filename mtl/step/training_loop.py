@@ -1,9 +1,9 @@
 """Runs several training steps per session call, in a loop inside the graph.
 
 A session call takes about as much time as a small step, because of hooks, fetches and Python. To
-save this time, one session call runs a `tf.while_loop` over several steps. The loop ends at the
-next step with a checkpoint or a summary, at the last step of the run, or after about a second. A
-run therefore writes the same files at the same steps, for any value of `steps_per_call`.
+save the time of calls, one session call runs a `tf.while_loop` over several steps. The loop ends at
+the next step with a checkpoint or a summary, at the last step of the run, or after about a second.
+A run therefore writes the same files at the same steps, for any value of `steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off

@@ -110,8 +110,8 @@ def place_rows(
       shape: the shape of the variable in this run.
 
     Returns:
-      The indices of the saved rows, [rows]; for the variable with the keys, in the shape of this
-      variable.
+      The indices of the saved rows, [rows]; for the variable with the keys, in the shape of the
+      keys.
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)

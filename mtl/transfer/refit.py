@@ -6,8 +6,8 @@ refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
 With the setting `Experiment.refit`, `verbs.train` writes the network of `source` with a new kernel
-and bias in one head, evaluates the network, and exports it. Afterwards, the new run is like any
-other run.
+and bias in one head, evaluates the network, and exports it. Apart from the missing training, the
+new run is like any other run.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ class Refit(abc.ABC):
           network: the model. Only the heads of the tasks in `list_tasks` change in the copy.
 
         Raises:
-          UserError: one of these heads has a calibration that this method does not compute.
+          UserError: the head of a task in `list_tasks` has a calibration that this method does not
+            compute.
         """
         new_heads = []
         for head in network.heads:

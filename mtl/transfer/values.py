@@ -3,11 +3,12 @@
 values.write_rows(plan, "mean", model_dir)               # once, in one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable is replaced by an op that reads the checkpoint. With such
-initialisers, a warm start takes no time in a resumed run, and other workers never see a variable
-without its saved value. If rows have moved, or averages are not up to date, the new values are
-first written to `<model_dir>/warm_start/`. The chief computes these new values in a graph for a
-single device, because distribution strategies do not give access to initial values.
+The initialiser of a variable is replaced by an op that reads the checkpoint. Because initialisers
+read the checkpoint, a warm start takes no time in a resumed run, and other workers never see a
+variable without its saved value. If rows have moved, or averages are not up to date, the new values
+are first written to `<model_dir>/warm_start/`. The chief computes the values of moved rows and
+updated averages in a graph for a single device, because distribution strategies do not give access
+to initial values.
 """
 
 from __future__ import annotations

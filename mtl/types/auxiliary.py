@@ -99,8 +99,8 @@ class AuxiliaryLoss(Protocol):
     def __call__(self, activations: Activations) -> tf.Tensor:
         """Compute the losses of rows.
 
-        A loss may consist of P parts. Each part is averaged over the rows with the weights of
-        `row_weights`, and the sum of these averages is the loss.
+        A loss may consist of P parts. Each part of the loss is averaged over the rows with the
+        weights of `row_weights`, and the sum of these averages is the loss.
 
         Args:
           activations: the values that the network computed for the rows.

@@ -209,8 +209,8 @@ class Column(emitting.Emitting, Protocol):
     def find_ids(self, column: str, values: tf.Tensor, fitted: Statistics) -> tf.Tensor:
         """Look up the ids of values of a field.
 
-        Training looks each distinct value up once, when it reads the rows. The column then reads
-        the ids from `mtl.step.codes`.
+        Training looks each distinct value up once, when it reads the rows. In the graph, the column
+        reads the ids of values from `mtl.step.codes`.
 
         Args:
           column: one of `coded_columns`.

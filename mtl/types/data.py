@@ -22,7 +22,8 @@ class Reading(NamedTuple):
       start_step: the global step at which training starts or continues.
       parts: the number of equal, consecutive parts into which this process cuts a batch.
       num_shards: the number of processes that each read a part of the data.
-      shard: the index of this process among these processes, from 0.
+      shard: the index of this process, from 0, among the processes that each read a part of the
+        data.
     """
 
     statistics: columns.Statistics
@@ -192,7 +193,7 @@ class Source(Protocol):
 
         Returns:
           Maps {field: the values of several rows}, in the forms of `mtl.data.packed`; None if the
-          source does not support this method. The iterator may raise `DecodeOnlyError` after some
+          source does not support `read_values`. The iterator may raise `DecodeOnlyError` after some
           rows; `decode` then reads all rows.
         """
         del split, spec

@@ -78,7 +78,7 @@ class Head(Protocol):
 
         Returns:
           The sum of the weights, a scalar. If a batch is split into slices or replicas, a step
-          weighs the loss of each slice by this sum of weights.
+          weighs the loss of each slice by the sum of the slice's label weights.
         """
 
     @abc.abstractmethod

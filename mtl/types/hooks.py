@@ -1,7 +1,7 @@
 """Protocols for your own `SessionRunHook`s in training.
 
-A setting takes a part that builds hooks, and not a hook, because a run may build several graphs,
-and each graph needs its own hook.
+The setting `Experiment.hooks` lists parts that build hooks, and not hooks, because a run may build
+several graphs, and each graph needs its own hooks.
 """
 
 from __future__ import annotations

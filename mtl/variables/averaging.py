@@ -97,7 +97,8 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
 
     Args:
       variable: a variable that a loss depends on, with a dense gradient. If code reads the average
-        of any other variable, building the update raises a UserError.
+        of a variable that no loss depends on, or of an embedding table with a sparse gradient,
+        building the update raises a UserError.
 
     Returns:
       A tensor in the shape and type of the variable.

@@ -35,11 +35,12 @@ class Freezing:
 
     A variable that is frozen for the whole run is not trainable in TensorFlow's sense: it has no
     gradient and no optimizer state, and balancing, clipping, weight decay and penalties ignore it.
-    A variable that is frozen up to a step has optimizer state from the start. Before this step,
-    neither the weights of the variable nor its optimizer state change: the optimizer's op is in a
-    branch that does not run, and the global norm and clipping count the gradient of the variable as
-    0. But each step still computes the gradient of such a variable, and balancing uses it. If
-    variables are frozen for many steps, a separate run for these steps is cheaper.
+    A variable that is frozen up to a step has optimizer state from the start. As long as the
+    variable is frozen, neither its weights nor its optimizer state change: the optimizer's op is in
+    a branch that does not run, and the global norm and clipping count the gradient of the variable
+    as 0. But each step still computes the gradient of a variable that is frozen up to a step, and
+    balancing uses this gradient. If variables are frozen for many steps, a separate run for these
+    steps is cheaper.
 
     Attributes:
       frozen: patterns (see `mtl.variables.patterns`) of variables that are frozen for the whole

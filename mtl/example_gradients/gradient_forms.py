@@ -24,7 +24,7 @@ class ExampleGradients(Protocol):
     """The gradients of B examples by one variable, as a tuple of tensors."""
 
     def __iter__(self) -> Iterator[tf.Tensor]:
-        """Yield the tensors that represent the gradients in this form."""
+        """Yield the tensors that represent the gradients."""
 
     def squared_norms(self) -> tf.Tensor:
         """Compute the squared norm of each gradient, [B]."""

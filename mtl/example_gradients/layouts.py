@@ -24,7 +24,7 @@ class Layout:
     Attributes:
       owner: "" if b counts examples; if b counts the values of a ragged tensor, the name of its row
         splits.
-      count: the number of examples or values.
+      count: the number of examples, or of values of the ragged tensor.
       axis: the axis of the examples or values.
       outer: the number of values of the index o, which counts repetitions of the whole batch.
       inner: the number of values of the index i, which counts the entries of one example.
@@ -125,7 +125,7 @@ def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) 
     Args:
       owner: "" if the entries belong to examples; the name of the row splits if they are values of
         a ragged tensor.
-      count: the number of examples or values.
+      count: the number of examples, or of values of the ragged tensor.
       axis: the axis of the examples.
       dims: the sizes of all axes; the size at `axis` is ignored.
     """

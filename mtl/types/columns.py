@@ -275,7 +275,7 @@ class Embedding(Protocol):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The ids at which blocks of rows end, but the last; empty if a row stands for several ids.
+        """The ids at which blocks of rows end, except for the last block; empty if ids share rows.
 
         The scope `block_<n>` holds the rows of block n. Ids must be sorted by falling frequency.
         """

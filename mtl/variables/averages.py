@@ -30,7 +30,7 @@ def list_read_averages() -> dict[str, tf.Variable]:
 class Averaging(tf.compat.v1.train.Optimizer):
     """Updates averages of variables.
 
-    For an embedding table, the optimizer gets the values of the looked-up rows before the step,
+    For an embedding table, the optimizer gets the values that changed rows had before the step,
     instead of a gradient.
     """
 

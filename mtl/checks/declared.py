@@ -10,12 +10,12 @@ Convolution(filters=0)     # UserError: Convolution.filters must be at least 1, 
 
 A check is a function (where, value) that raises a `UserError`, such as `checks.positive`, or an
 instance of a class in `mtl.checks.rules`. The types int, float, str and bool, and lists and maps of
-them, are checked, too. `X | None` also allows None. `__post_init__` runs after the checks of single
-settings, and checks only rules about several settings.
+them, are checked, too. A setting with the annotation `X | None` also allows None. `__post_init__`
+runs after the checks of single settings, and checks only rules about several settings.
 
 We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. attrs
-and pydantic would replace the errors of this project. Users' parts and `dataclasses.replace` need
-plain dataclasses.
+and pydantic would replace the errors of this project. This module makes plain dataclasses, because
+the parts of users and `dataclasses.replace` need them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def dataclass(cls: _Class) -> _Class:
 
 
 def _check_first(cls: _Class) -> _Class:
-    """Check the settings that a class declares at the beginning of its `__post_init__`."""
+    """Let `__post_init__` of a class begin with checks of the settings that the class declares."""
     # `cls.__post_init__` may belong to a base class, whose method is called through `super()`
     # below.
     post_init = vars(cls).get("__post_init__")
@@ -156,7 +156,7 @@ def _list_checks(annotation: Any) -> Iterator[Check]:
 
 
 def _list_union(kinds: Iterable[Any]) -> Iterator[Check]:
-    """Yield the checks of X in `X | None`; yield nothing if other unions allow several types."""
+    """Yield the checks of X for the type `X | None`; yield nothing for a union of several types."""
     types_but_none = [kind for kind in kinds if kind is not type(None)]
     if len(types_but_none) == 1 and len(types_but_none) < len(tuple(kinds)):
         yield from _list_checks(types_but_none[0])

@@ -74,7 +74,7 @@ class OneOf:
     """Accepts the values in `choices`; the error names the choice most similar to a wrong value.
 
     Attributes:
-      choices: the right values; the error lists them in this order.
+      choices: the allowed values; the error lists them in this order.
     """
 
     choices: Iterable[Any]
@@ -92,8 +92,8 @@ class Is:
     """Accepts instances of the given types.
 
     Attributes:
-      kind: the type or types that are right; a bool passes only if `kind` is bool.
-      rule: the rule for the error, which follows the word "must", such as "be a text".
+      kind: the allowed type or types; a bool passes only if `kind` is bool.
+      rule: the rule in the error, which follows the word "must", such as "be a text".
     """
 
     kind: type | tuple[type, ...]
@@ -109,7 +109,7 @@ class Map:
     """Accepts maps whose keys are texts.
 
     Attributes:
-      rule: the rule for the error, which follows the word "must", such as "map tasks to numbers".
+      rule: the rule in the error, which follows the word "must", such as "map tasks to numbers".
     """
 
     rule: str
@@ -124,7 +124,7 @@ class Part:
     """Accepts a part that was built, such as `@example()`, but not the class `@example`.
 
     Attributes:
-      example: the name of a suitable class in gin, for the error.
+      example: the name of a suitable class in gin, for the error message.
       arguments: the number of positional arguments with which the part can be called; None skips
         this check.
       attributes: the names that the part must have.
@@ -135,7 +135,7 @@ class Part:
     attributes: Collection[str] = ()
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is a part that fits."""
+        """Fail unless `value` is a built part that takes `arguments` and has `attributes`."""
         values.require_part(where, value, self.example, self.arguments, self.attributes)
 
 
@@ -143,10 +143,10 @@ class Part:
 class PartClass:
     """Accepts a class, such as `@example` without brackets, or a function that builds a part.
 
-    The part whose setting takes the class calls it to build each part that it needs.
+    A part with a setting for a class calls the class to build each part that it needs.
 
     Attributes:
-      example: the name of a suitable class in gin, for the error.
+      example: the name of a suitable class in gin, for the error message.
       attributes: names that instances of the class have, but functions do not have.
     """
 
@@ -166,7 +166,7 @@ class Scheduled:
 
     Attributes:
       check: the check for a number, which is not called for a schedule.
-      example: the name of a suitable schedule in gin, for the error.
+      example: the name of a suitable schedule in gin, for the error message.
     """
 
     check: Check
@@ -192,7 +192,7 @@ class Has:
 
     Attributes:
       names: the names of the attributes.
-      rule: the rule for the error, which follows the word "must".
+      rule: the rule in the error, which follows the word "must".
     """
 
     names: Collection[str]
@@ -208,7 +208,7 @@ class Filled:
     """Accepts lists and maps with at least one value.
 
     Attributes:
-      rule: the rule for the error, which follows the word "must", such as "hold a size".
+      rule: the rule in the error, which follows the word "must", such as "hold a size".
     """
 
     rule: str
@@ -224,8 +224,8 @@ class Rule:
     """Accepts values for which `holds` returns True.
 
     Attributes:
-      rule: the rule for the error, which follows the word "must".
-      holds: called with the value; returns True if the value is right.
+      rule: the rule in the error, which follows the word "must".
+      holds: called with the value; returns True if the value is allowed.
     """
 
     rule: str

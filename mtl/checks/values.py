@@ -32,8 +32,8 @@ _FLOAT32 = 3.4028235e38
 class UserError(ValueError):
     """A mistake that the user can fix: printed as one line without a traceback, with exit code 2.
 
-    The line may quote files and answers of servers, which can contain any characters. Line ends are
-    escaped, secrets are masked, and a very long line loses its middle.
+    The message may quote the content of files or answers of servers, which can contain any
+    characters. Line ends are escaped, secrets are masked, and a very long line loses its middle.
     """
 
     def __init__(self, line: str = ""):
@@ -82,7 +82,7 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
     """Fail unless `condition` holds.
 
     Args:
-      condition: True if the value is right.
+      condition: True if the value is allowed.
       where: the setting, such as "MLP.units".
       rule: the rule for its value, such as "be positive", which follows the word "must".
       value: the value of the user, which the message quotes.
@@ -106,7 +106,7 @@ def closest(value: Any, choices: Iterable[Any]) -> str | None:
 
     Args:
       value: a wrong value, which is compared as a text.
-      choices: the right values, which are also compared as texts.
+      choices: the allowed values, which are compared as texts.
 
     Returns:
       The text of a choice.
@@ -121,10 +121,10 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
     Bools and NaN do not count as numbers, and a text may not contain the character NUL.
 
     Args:
-      where: the setting, for the error.
-      value: its value.
-      kind: the type or types that are right.
-      rule: the rule, which follows the word "must", such as "be a text".
+      where: the name of the setting, for the error message.
+      value: the value of the setting.
+      kind: the allowed type or types.
+      rule: the rule in the error, which follows the word "must", such as "be a text".
 
     Raises:
       UserTypeError: the value has another type.
@@ -149,8 +149,8 @@ def no_password(where: str, text: str) -> None:
     """Fail if a URL in `text` has a password or token: a run saves and shows its settings.
 
     Args:
-      where: the setting, for the error.
-      text: its value; a text without "://" passes.
+      where: the name of the setting, for the error message.
+      text: the value of the setting; a text without "://" passes.
 
     Raises:
       UserError: the text has a password or token, which the error masks.
@@ -165,9 +165,9 @@ def texts(where: str, values: Any, rule: str) -> None:
     """Fail unless `values` is a list of texts.
 
     Args:
-      where: the setting, for the error.
-      values: its value, a list or a tuple.
-      rule: the rule, which follows the word "must", such as "be a list of texts".
+      where: the name of the setting, for the error message.
+      values: the value of the setting, a list or a tuple.
+      rule: the rule in the error, which follows the word "must", such as "be a list of texts".
 
     Raises:
       UserTypeError: the value is not a list, or an item is not a text.
@@ -181,9 +181,10 @@ def mapping(where: str, value: Any, rule: str) -> None:
     """Fail unless `value` is a map from texts.
 
     Args:
-      where: the setting, for the error.
-      value: its value, whose keys must be texts; the values of the map may be anything.
-      rule: the rule, which follows the word "must", such as "map tasks to numbers".
+      where: the name of the setting, for the error message.
+      value: the value of the setting, a map; its keys must be texts, and its values may be
+        anything.
+      rule: the rule in the error, which follows the word "must", such as "map tasks to numbers".
     """
     is_a(where, value, Mapping, rule)
     for key in value:
@@ -210,8 +211,8 @@ def require_part(
     """Fail unless `value` was built, takes `arguments` arguments and has the attributes.
 
     Args:
-      where: the setting, for the error.
-      value: its value.
+      where: the name of the setting, for the error message.
+      value: the value of the setting.
       example: a part as gin names it, without "@" and "()".
       arguments: how many positional arguments a call must take; None does not check this.
       attributes: names that the part must have.
@@ -230,9 +231,9 @@ def number(where: str, value: float, rule: str = "be a number") -> None:
     """Fail unless `value` is a finite number.
 
     Args:
-      where: the setting, for the error.
-      value: its value.
-      rule: the rule for a value of another type, which follows the word "must".
+      where: the name of the setting, for the error message.
+      value: the value of the setting.
+      rule: the rule in the error for a value of another type, which follows the word "must".
 
     Raises:
       UserTypeError: the value is not a number.
@@ -268,9 +269,9 @@ def at_least(where: str, value: float, least: float) -> None:
     """Fail unless `value` is a finite number of at least `least`.
 
     Args:
-      where: the setting, for the error.
-      value: its value.
-      least: the smallest value that is right.
+      where: the name of the setting, for the error message.
+      value: the value of the setting.
+      least: the smallest allowed value.
     """
     is_a(where, value, (int, float), f"be a number of at least {least}")
     require(value >= least, where, f"be at least {least}", value)
@@ -292,9 +293,10 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
     """Fail unless `value` is among `choices`; the error names the most similar choice.
 
     Args:
-      where: the setting, for the error.
-      value: its value; a value that cannot be hashed fails if `choices` is a map or set.
-      choices: the right values; the error lists them in this order.
+      where: the name of the setting, for the error message.
+      value: the value of the setting; if `choices` is a map or set, a value that cannot be hashed
+        fails.
+      choices: the allowed values; the error lists them in this order.
     """
     # Make a list of an iterator, which would be empty after the search.
     choices = choices if isinstance(choices, Collection) else list(choices)
@@ -312,8 +314,8 @@ def unique(where: str, names: Iterable[str]) -> None:
     """Fail if a name occurs twice.
 
     Args:
-      where: the setting, for the error.
-      names: its value, a list of names; a single text is refused.
+      where: the name of the setting, for the error message.
+      names: the value of the setting, a list of names; a single text is refused.
 
     Raises:
       UserTypeError: an item is not a text.
@@ -334,7 +336,7 @@ def scope_name(where: str, value: str) -> None:
 
     Raises:
       UserTypeError: the value is not a text.
-      UserError: the value has other characters, or is "." or "..".
+      UserError: the value has characters that a name may not have, or is "." or "..".
     """
     is_a(where, value, str, "be a name")
     is_scope = re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None
@@ -357,10 +359,10 @@ def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
     """Fail unless `value` is a built part with the attributes `names`.
 
     Args:
-      where: the setting, for the error.
-      value: its value; a class is refused.
+      where: the name of the setting, for the error message.
+      value: the value of the setting, a built part; a class is refused.
       names: the names of the attributes.
-      rule: the rule, which follows the word "must".
+      rule: the rule in the error, which follows the word "must".
 
     Raises:
       UserError: the value is a class, or lacks an attribute.

@@ -11,7 +11,7 @@ from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, Layout, State
 
 
 def _entry_by_entry(facts: Given) -> list[State] | None:
-    """Return the layout after an elementwise op, whose inputs are broadcast."""
+    """Return the output layout of an elementwise op, whose inputs are broadcast."""
     rank = facts.output.shape.rank
     first, layout = facts.placed[0]
     # Broadcasting aligns shapes at their last axes, so axes are counted from the end.
@@ -27,7 +27,7 @@ def _entry_by_entry(facts: Given) -> list[State] | None:
 
 
 def _place_select(facts: Given) -> list[State] | None:
-    """Return the layout after a Select, whose inputs are not broadcast."""
+    """Return the output layout of a Select, whose inputs are not broadcast."""
     # A condition [B] of a Select chooses whole rows; this case has no rule.
     is_alike = len({tensor.shape.rank for tensor in facts.op.inputs}) == 1
     return _entry_by_entry(facts) if is_alike else None
@@ -51,7 +51,7 @@ def _broadcast_sizes(facts: Given, rank: int) -> sizes.Known:
 
 
 def _of_images(facts: Given) -> list[State] | None:
-    """Return the layout after an op that treats each image separately."""
+    """Return the output layout of an op that treats each image separately."""
     are_first = all(of.axis == 0 and of.key == facts.layout.key for _, of in facts.placed)
     if not are_first or facts.placed[0][0] != 0 or EVEN in facts.states:
         return None
@@ -69,7 +69,7 @@ def _bias_add(facts: Given) -> list[State] | None:
 
 
 def _batch_norm(facts: Given) -> list[State] | None:
-    """Return the layout after batch norm: in inference, or with each example as a channel."""
+    """Return the output layout of batch norm: in inference, or with each example as a channel."""
     op, layout = facts.op, facts.layout
     channels = 3 if op.get_attr("data_format") == b"NHWC" else 1
     if facts.states[0] is not layout or len(facts.placed) > 1:
@@ -89,7 +89,7 @@ def _batch_norm(facts: Given) -> list[State] | None:
 
 
 def _along_last(facts: Given) -> list[State] | None:
-    """Return the layout after an op along the last axis."""
+    """Return the output layout of an op along the last axis."""
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     others = facts.is_free(*range(1, len(facts.states)))
     return facts.to(layout.axis, layout.dims) if layout.axis < rank - 1 and others else None
@@ -120,7 +120,7 @@ def _place_reduction(facts: Given) -> list[State] | None:
 
 
 def _added_up(facts: Given) -> list[State] | None:
-    """Return the state after a reduction over the examples."""
+    """Return the state of the output of a reduction over the axis of examples; None if unknown."""
     # The gradient of a sum by an example does not depend on other examples, but the gradient of a
     # maximum or a product does.
     is_sum = facts.op.type in ("Mean", "Sum") and facts.is_moved and not facts.layout.owner
@@ -128,7 +128,7 @@ def _added_up(facts: Given) -> list[State] | None:
 
 
 def _place_matmul(facts: Given) -> list[State] | None:
-    """Return the layout after a product of [..., M, K] and [..., K, N]."""
+    """Return the output layout of a product of [..., M, K] and [..., K, N]."""
     op, rank = facts.op, facts.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     transposes = [op.get_attr(name) for name in names]
@@ -181,7 +181,7 @@ def _find_letter(facts: Given, terms: Sequence[str]) -> str | None:
 
 
 def _place_segments(facts: Given) -> list[State] | None:
-    """Return the layout after a reduction of each list of a ragged tensor to one row."""
+    """Return the output layout of a reduction of each list of a ragged tensor to one row."""
     layout, (_, segments, count) = facts.layout, facts.op.inputs
     if facts.states[0] is not layout or not layout.owner or layout.axis:
         return None

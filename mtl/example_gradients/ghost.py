@@ -4,9 +4,9 @@ gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
 by_variable = gradients.by_variable(cotangents)               # {variable: ExampleGradients}
 
-If the norm of a gradient can be computed from the inputs of a layer and the gradient by its
-outputs, the gradient itself is not built. Examples must not depend on each other, so batch norm in
-training is not possible.
+If the norm of a gradient can be computed from the inputs of a layer and the gradient with respect
+to the layer's outputs, the gradient itself is not built. Examples must not depend on each other, so
+batch norm in training is not possible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 
 class Gradients:
-    """The gradients of examples by variables, after the forward pass is built.
+    """Gradients of each example's loss by variables, from a forward pass that is already built.
 
     Args:
       losses: the losses to differentiate, [B] each, or sums over examples.
@@ -56,10 +56,11 @@ class Gradients:
     def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
         """Differentiate losses by the outputs of all uses of variables, in one backward pass.
 
-        The gradient by an output is called its cotangent.
+        The gradient of the losses with respect to an output is called the cotangent of the output.
 
         Args:
-          losses: a loss [B], or a sum of losses [B], in the graph of the constructor's losses.
+          losses: a loss [B], or a sum of losses [B], in the graph of the losses that the
+            constructor got.
 
         Returns:
           {name of an output: cotangent in the output's shape}, with None if the loss does not
@@ -76,7 +77,7 @@ class Gradients:
         """Compute the gradients of all examples from the cotangents.
 
         Args:
-          cotangents: the result of `cotangents`, or a weighted sum of several results.
+          cotangents: the result of the method `cotangents`, or a weighted sum of several results.
 
         Returns:
           {name of a variable: gradients of all examples}, without the variables in `unknown`, and
@@ -137,7 +138,7 @@ class Gradients:
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """Return the number of repetitions of the whole batch in the flat tensor."""
+        """Return how often a tensor repeats the whole batch, such as T for [T, B, D]."""
         # If the number is known while the graph is built, no op is needed.
         if not layout.before.unknown:
             return layout.before.number
@@ -195,7 +196,7 @@ class Gradients:
     def _differentiate_through(
         self, variable_uses: Sequence[uses.Use], parts: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Continue gradients of examples from tensors that depend on a variable to the variable."""
+        """Backpropagate gradients of examples from functions of a variable to the variable."""
         # `Rows`, the only other kind, need no continuation.
         built = [
             part.built()
@@ -219,7 +220,7 @@ class Gradients:
 
 
 def _can_add(variable_uses: Sequence[uses.Use]) -> bool:
-    """Return True if gradients of several uses can be added; rows of a table add only to rows."""
+    """Return True if gradients of several uses can be added: all uses look up rows, or none do."""
     kinds = {use.kind for use in variable_uses}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 

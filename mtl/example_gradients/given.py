@@ -87,14 +87,14 @@ class Given:
         return tf.get_static_value(self.op.inputs[place])
 
     def axes(self, place: int, rank: int) -> list[int] | None:
-        """Return the value of an input as a list of axes, counted from 0.
+        """Return the axes that an input lists, such as the axes of a Sum, as indices from 0.
 
         Args:
           place: the index of the input; an axis below 0 in its value counts from the end.
           rank: the rank of the tensor to which the axes belong.
 
         Returns:
-          The axes; None if the value is not constant.
+          The axes; None if the input is not a constant.
         """
         value = self.static(place)
         # Negative axes count from the end.
@@ -104,7 +104,7 @@ class Given:
         """Return the entries of an input as sizes.
 
         Args:
-          place: the index of an input with sizes, such as the new shape of a reshape.
+          place: the index of an input whose entries are sizes, such as the new shape of a reshape.
 
         Returns:
           A size for each entry, with None for unknown entries; None if nothing is known.
@@ -122,8 +122,8 @@ class Given:
         Args:
           axis: the axis of the outputs, from 0.
           dims: sizes for axes whose static size is unknown; None leaves them unknown.
-          outer: the number of repetitions of the batch along the axis; by default, the number in
-            the input.
+          outer: how often the outputs repeat the batch along the axis of the examples; by default,
+            as often as the input.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
@@ -139,8 +139,9 @@ class Given:
         Args:
           output: the output.
           axis: the axis of the output, from 0.
-          dims: sizes for axes whose static size is unknown, as in `to`.
-          outer: the number of repetitions of the batch along the axis, as in `to`.
+          dims: sizes for axes whose static size is unknown, as in the method `to`.
+          outer: how often the output repeats the batch along the axis of the examples, as in the
+            method `to`.
         """
         axis_sizes = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(axis_sizes)]):

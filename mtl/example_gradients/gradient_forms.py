@@ -4,10 +4,10 @@ gradients = gradient_forms.Products(inputs, cotangents)  # g_i = sum_t inputs[i,
 gradients.squared_norms()                                 # [B]; builds no g_i
 gradients.products(gradients.total())                     # [B], <g_i, sum_j g_j>
 
-The norm of a dense layer's gradient is computed from the layer's inputs and cotangents as in I.
+The norm of a dense layer's gradient is computed from the layer's inputs and cotangents as in
 Goodfellow, "Efficient Per-Example Gradient Computations", 2015, arXiv:1510.01799. If an example
-uses a weight several times, the norm is the ghost norm of X. Li, F. Tramer, P. Liang, T. Hashimoto,
-"Large Language Models Can Be Strong Differentially Private Learners", 2021, arXiv:2110.05679.
+uses a weight several times, the norm is the ghost norm of Li et al., "Large Language Models Can Be
+Strong Differentially Private Learners", 2021, arXiv:2110.05679.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ExampleGradients(Protocol):
     """The gradients of B examples by one variable, as a tuple of tensors."""
 
     def __iter__(self) -> Iterator[tf.Tensor]:
-        """Yield the tensors of the form."""
+        """Yield the tensors that represent the gradients."""
 
     def squared_norms(self) -> tf.Tensor:
         """Compute the squared norm of each gradient, [B]."""
@@ -36,7 +36,7 @@ class ExampleGradients(Protocol):
         """Sum the gradients over the examples."""
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        """Compute the inner product of each gradient with a result of `total`, [B]."""
+        """Compute the inner product of each gradient with a sum that `total` has returned, [B]."""
 
 
 class Plain(NamedTuple):
@@ -63,18 +63,21 @@ class Plain(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Gradients `g_i = sum_t x_it d_it^T` by a weight [P, Q] of a dense layer or a convolution.
+    """Gradients by the weight [P, Q] of a dense layer or a convolution, as products of two factors.
+
+    The gradient of example i is `sum_t x_it d_it^T`, with the input x and the cotangent d of the
+    output at each place t.
 
     Attributes:
       inputs: the inputs or image patches x, [B, T, P], with T places in an example.
-      cotangents: the gradients d by the outputs, [B, T, Q].
+      cotangents: the gradients d of the losses with respect to the layer's outputs, [B, T, Q].
     """
 
     inputs: tf.Tensor
     cotangents: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Compute `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
+        """Compute the squared norm of each gradient, `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
         # The Gram matrices are [B, T, T]: cheap if T^2 is small compared with P Q; see
         # `ghost._is_smaller_built`.
         grams = [tf.linalg.matmul(factor, factor, transpose_b=True) for factor in self]
@@ -94,7 +97,7 @@ class Products(NamedTuple):
         return tf.reduce_sum(along * self.cotangents, axis=[1, 2])
 
     def built(self) -> Plain:
-        """Compute the gradients as a tensor, [B, P, Q]."""
+        """Multiply inputs and cotangents to the gradient of each example, [B, P, Q]."""
         return Plain(tf.linalg.matmul(self.inputs, self.cotangents, transpose_a=True))
 
 
@@ -149,7 +152,8 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
     """Add up the gradients of several uses of a variable.
 
     Args:
-      parts: the gradients of each use, in the same form, for the same B examples.
+      parts: the gradients of the same B examples for each use of the variable; all parts have the
+        same form, such as `Products`.
 
     Returns:
       Gradients in this form. `Products` and `Rows` are joined without building any gradient.
@@ -174,7 +178,7 @@ def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
       parts: pairs (weight, gradients) for the same B examples; a weight is a scalar.
 
     Returns:
-      [B, N], where N is the number of entries of the variable.
+      The weighted sum for each example, [B, N], where N is the number of entries of the variable.
     """
     return Plain(tf.add_n([weight * _flatten_rows(part.gradients) for weight, part in parts]))
 
@@ -183,12 +187,12 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     """Sum the gradients over the examples, as the gradient of a variable.
 
     Args:
-      part: the gradients of B examples by the variable.
+      part: the gradient of each of B examples with respect to the variable.
       variable: the variable, or an embedding table if the form is `Rows`.
 
     Returns:
-      A dense gradient in the shape of the variable; for `Rows`, IndexedSlices in which each row
-      occurs once.
+      A dense gradient in the shape of the variable; if `part` has the form `Rows`, a sparse
+      gradient (IndexedSlices) in which each row occurs once.
     """
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)

@@ -3,9 +3,9 @@
 layout = layouts.along("", batch_size, axis=1, dims=[steps, batch_size, units])
 layout.reshaped([None, units])                # [T B, D]: T times all B examples
 
-A reshape keeps the order of entries. So the numbers of entries before and after the axis of the
-examples determine the layout after a reshape. The sizes of single axes do not, because a size may
-equal B by chance.
+A reshape keeps the order of entries, so the numbers of entries before and after the axis of the
+examples determine the layout of the reshaped tensor. An axis whose size is the number of examples
+need not be the axis of the examples, because another axis may have the same size by chance.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Layout:
     """A layout in which entry `(o * count + b) * inner + i` of an axis belongs to example b.
 
     Attributes:
-      owner: "" if b is an example; for values b of a ragged tensor, the name of its row splits.
-      count: the number of examples or values.
+      owner: "" if b counts examples; if b counts the values of a ragged tensor, the name of its row
+        splits.
+      count: the number of examples, or of values of the ragged tensor.
       axis: the axis of the examples or values.
-      outer: the number of values of o.
-      inner: the number of values of i.
+      outer: the number of values of the index o, which counts repetitions of the whole batch.
+      inner: the number of values of the index i, which counts the entries of one example.
       dims: the sizes of all axes.
     """
 
@@ -39,17 +40,17 @@ class Layout:
 
     @property
     def before(self) -> sizes.Size:
-        """The number of repetitions of the whole batch in the flat tensor."""
+        """The number of times that the tensor repeats the whole batch, such as T for [T, B, D]."""
         return sizes.product([*self.dims[: self.axis], self.outer])
 
     @property
     def after(self) -> sizes.Size:
-        """The number of consecutive entries of an example in the flat tensor."""
+        """The number of consecutive entries that belong to one example, such as D for [T, B, D]."""
         return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
 
     @property
     def key(self) -> tuple:
-        """The part of the layout that must be equal in the inputs of an elementwise op."""
+        """The fields of the layout that must be the same for all inputs of an elementwise op."""
         return self.owner, self.outer, self.inner
 
     def at(
@@ -59,13 +60,13 @@ class Layout:
         outer: sizes.Size | None = None,
         inner: sizes.Size | None = None,
     ) -> Layout:
-        """Return a layout of the same examples along another axis of another tensor.
+        """Return the layout of another tensor that has the same examples along a given axis.
 
         Args:
           axis: the axis of the examples.
           dims: the sizes of all axes; the size at `axis` is ignored.
-          outer: the number of values of o; by default unchanged.
-          inner: the number of values of i; by default unchanged.
+          outer: the new `Layout.outer`; by default, it does not change.
+          inner: the new `Layout.inner`; by default, it does not change.
         """
         layout = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
@@ -81,8 +82,8 @@ class Layout:
           dims: the sizes of all axes after the reshape, with None for unknown sizes.
 
         Returns:
-          A layout of the same examples; None if the sizes do not prove that the examples are along
-          a single axis.
+          The layout of the reshaped tensor; None if the sizes do not prove that the examples are
+          along a single axis.
         """
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
@@ -122,8 +123,9 @@ def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) 
     """Return the layout of a tensor with one entry of each example along an axis.
 
     Args:
-      owner: "" for examples; for values of a ragged tensor, the name of its row splits.
-      count: the number of examples or values.
+      owner: "" if the entries belong to examples; the name of the row splits if they are values of
+        a ragged tensor.
+      count: the number of examples, or of values of the ragged tensor.
       axis: the axis of the examples.
       dims: the sizes of all axes; the size at `axis` is ignored.
     """

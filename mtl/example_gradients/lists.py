@@ -40,8 +40,8 @@ def _is_made(
 ) -> bool:
     """Return True if a tensor is the result of a function of a ragged tensor.
 
-    The code builds the result of the function in a separate graph, and compares it with the tensor,
-    op by op.
+    To decide, the code calls the function `make` in a separate graph, and compares the ops of its
+    result with the ops that compute the tensor.
     """
     origin = ragged.row_splits
     with tf.Graph().as_default():
@@ -78,7 +78,7 @@ def settings(op: tf.Operation) -> dict[str, bytes]:
     """Return the attributes of an op that determine its result, and its overridden gradient.
 
     Args:
-      op: the op, without regard to its inputs.
+      op: the op; its inputs do not count as attributes.
 
     Returns:
       {name of an attribute: its serialized value}.

@@ -63,7 +63,7 @@ def _place_tiled(facts: Given) -> list[State] | None:
 
 
 def _place_joined(facts: Given) -> list[State] | None:
-    """Return the layout after a ConcatV2."""
+    """Return the output layout of a ConcatV2."""
     axes, layout = facts.axes(len(facts.states) - 1, facts.output.shape.rank), facts.layout
     if axes is None:
         return None
@@ -73,7 +73,7 @@ def _place_joined(facts: Given) -> list[State] | None:
 
 
 def _place_repeated(facts: Given) -> list[State] | None:
-    """Return the layout after a ConcatV2 along the axis of examples, which repeats the batch."""
+    """Return the output layout of a ConcatV2 that repeats the batch along the axis of examples."""
     layout, parts = facts.layout, facts.states[:-1]
     same_layouts = [
         of
@@ -109,7 +109,7 @@ def _are_aligned(facts: Given, arguments: int) -> bool:
 
 
 def _forget_sizes(layout: Layout, axes: Sequence[int]) -> sizes.Known:
-    """Return the sizes of a layout, with None for some axes."""
+    """Return the sizes of all axes of a layout, with None for the axes in `axes`."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
@@ -139,7 +139,7 @@ def _place_unpacked(facts: Given) -> list[State] | None:
 
 
 def _place_strided(facts: Given) -> list[State] | None:
-    """Return the layout after a StridedSlice that keeps the axis of examples whole."""
+    """Return the output layout of a StridedSlice that keeps the axis of examples whole."""
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     steps = facts.static(3)
     if steps is None or facts.states[0] is not layout:
@@ -160,7 +160,7 @@ def _trace_axes(
 
     Args:
       op: a StridedSlice.
-      steps: the step of each index of the slice.
+      steps: the stride of each index of the slice, such as 2 for `::2`.
       rank: the number of axes of the input.
     """
     names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -205,7 +205,7 @@ def _place_padded(facts: Given) -> list[State] | None:
 
 
 def _by_axes(facts: Given) -> list[State] | None:
-    """Return the layout after an op along some axes: reverse, roll, cumulative sum."""
+    """Return the output layout of an op along some axes: reverse, roll, cumulative sum."""
     place = 2 if facts.op.type == "Roll" else 1
     layout, axes = facts.layout, facts.axes(place, facts.output.shape.rank)
     if axes is None or layout.axis in axes or facts.states[0] is not layout:
@@ -214,7 +214,7 @@ def _by_axes(facts: Given) -> list[State] | None:
 
 
 def _place_gathered(facts: Given) -> list[State] | None:
-    """Return the layout after a GatherV2."""
+    """Return the output layout of a GatherV2."""
     table, indices = facts.states[:2]
     ranks = [tensor.shape.rank for tensor in facts.op.inputs[:2]]
     axes = facts.axes(2, ranks[0])
@@ -231,7 +231,7 @@ def _place_gathered(facts: Given) -> list[State] | None:
 
 
 def _gathered_apart(facts: Given) -> list[State] | None:
-    """Return the layout after a GatherV2 from a separate table for each example."""
+    """Return the output layout of a GatherV2 from a separate table for each example."""
     table, indices = facts.states[:2]
     if not isinstance(table, Layout) or not isinstance(indices, Layout):
         return None
@@ -254,7 +254,7 @@ def _one_hot(facts: Given) -> list[State] | None:
 
 
 def _to_blocks(facts: Given) -> list[State] | None:
-    """Return the layout after SpaceToBatchND or BatchToSpaceND, which order entries by blocks."""
+    """Return the output layout of SpaceToBatchND or BatchToSpaceND, with entries in blocks."""
     block, layout = facts.static(1), facts.layout
     if block is None or layout.axis or facts.states[0] is not layout:
         return None

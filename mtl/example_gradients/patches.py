@@ -2,7 +2,7 @@
 
 patches.extract_patches(op)         # [B, H', W', KH KW C] for a Conv2D of [B, H, W, C]
 
-On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
+On a CPU, the function takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def extract_patches(op: tf.Operation) -> tf.Tensor:
         or "VALID".
 
     Returns:
-      [B, H', W', KH KW C], with H' and W' the height and the width of the outputs.
+      The patches, [B, H', W', KH KW C]: the KH x KW x C numbers that each of the H' x W' outputs of
+      the convolution reads.
     """
     return (_convolve_patches if op.inputs[0].shape[3] <= _FEW else _slice_patches)(op)
 

@@ -24,8 +24,8 @@ def declare(values: tf.Tensor) -> tf.Tensor:
     """Declare that row i of a tensor belongs to example i, for ops without a rule.
 
     Args:
-      values: [B, ...]. The declaration is not checked: if it is wrong, gradients of examples are
-        wrong.
+      values: the tensor, [B, ...]. The declaration is not checked: if row i does not belong to
+        example i, the gradients of single examples are wrong.
 
     Returns:
       A copy of the tensor, which later ops must read in its place.
@@ -44,10 +44,11 @@ class Proof:
       ops: the ops between the batch and its losses, in the order in which they were built.
       losses: losses [B], or sums over examples.
       batch: the tensors that hold the examples, in any nesting.
-      rows: B, if it is known while the graph is built.
+      rows: the number of rows B, if it is known while the graph is built.
 
     Attributes:
-      gap: the first op that depends on variables and has no proof; None if there is no such op.
+      gap: the first op that depends on variables and whose outputs have no proven layout; None if
+        there is no such op.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class Proof:
         """Return the ragged tensor whose values a layout describes.
 
         Args:
-          layout: a layout with an `owner` that is not "".
+          layout: a layout of the values of a ragged tensor, so its `owner` is not "".
         """
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return the state of a tensor.
+        """Return what is proved about a tensor, a `layouts.State`.
 
         Args:
           tensor: any tensor; without a dependence on the batch, its state is None.
@@ -114,7 +115,7 @@ class Proof:
 
         Args:
           tensor: a tensor between the batch and its losses.
-          of_one: True replaces sizes that may grow with B by None.
+          of_one: True returns None for sizes that may grow with the number of examples B.
 
         Returns:
           A size for each axis, with None for unknown sizes; None if the rank is unknown.
@@ -158,11 +159,12 @@ class Proof:
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
         """Return True if a custom gradient of an op provably keeps examples apart.
 
-        The code builds the gradient, from cotangents with the layouts of the outputs.
+        The method builds the ops of the gradient, starting from cotangents that have the layouts of
+        the op's outputs.
 
         Args:
-          op: an op that overrides the gradient of its type.
-          states: the state of each output.
+          op: an op with a custom gradient, which overrides the usual gradient of ops of this type.
+          states: the state (`layouts.State`) of each output of the op.
         """
         pairs = [pair for pair in zip(op.outputs, states, strict=True) if pair[0].dtype.is_floating]
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
@@ -182,7 +184,7 @@ class Proof:
         return is_apart
 
     def _make_cotangents(self, pairs: Sequence[tuple[tf.Tensor, layouts.State]]) -> list[tf.Tensor]:
-        """Build a tensor in place of the gradient by each output, with the state of the output."""
+        """Build a stand-in for the cotangent of each output, in the same state as the output."""
         # These ops never run; only the layouts of their results matter.
         upstream = [tf.zeros_like(output) for output, _ in pairs]
         for tensor, (_, state) in zip(upstream, pairs, strict=True):
@@ -214,7 +216,7 @@ class Proof:
             self._states[flat.name] = layouts.along(owner, dims[0], 0, dims)
 
     def _pass_op(self, op: tf.Operation) -> None:
-        """Find the states of the outputs of an op."""
+        """Find the layout, or another state, of each output of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
         is_moved = self._depends_on_variables(op)
         if is_moved:
@@ -229,7 +231,7 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Find the states of an op's outputs from the states of its inputs; record a gap."""
+        """Find the states of an op's outputs from its inputs; set `gap` at an op without proof."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states
@@ -260,7 +262,7 @@ class Proof:
     def _leading_to_gaps(
         self, ops: Sequence[tf.Operation], losses: Sequence[tf.Tensor]
     ) -> set[str]:
-        """Return the names of ops that lead to a loss through an op without a proof."""
+        """Return the names of all ops that affect a loss through an op whose layout is unknown."""
         tied = {
             op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
         }

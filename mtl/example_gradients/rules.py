@@ -20,10 +20,10 @@ _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
 
 def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | None:
-    """Find the state of each output of an op that depends on the batch; None if unknown.
+    """Find the `layouts.State` of each output of an op that depends on the batch; None if unknown.
 
     Args:
-      op: an op without inputs in state `layouts.UNKNOWN`.
+      op: an op; none of its inputs may have the state `layouts.UNKNOWN`.
       known: facts about the tensors before the op.
       is_moved: True if the values of the outputs depend on variables.
     """
@@ -40,7 +40,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
 
 def _by_rule(facts: Given) -> list[State] | None:
-    """Find the states after an op with an input that has a layout."""
+    """Find the states of the outputs of an op, of which at least one input has a layout."""
     kind = facts.op.type
     rule = _RULES.get(kind)
     size_places = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
@@ -49,7 +49,7 @@ def _by_rule(facts: Given) -> list[State] | None:
 
 
 def _apart_from_layouts(facts: Given) -> list[State] | None:
-    """Find the states after an op whose inputs have no layout, or that reads only their sizes."""
+    """Find the states of the outputs if no input has a layout, or the op reads only sizes."""
     op = facts.op
     is_size = sizes.is_made(op) and (op.type == "Shape" or not facts.placed)
     if is_size and facts.known.is_of_one(facts.output):
@@ -91,7 +91,7 @@ def _are_lengths(facts: Given) -> bool:
 
 
 def _place_total(facts: Given) -> list[State] | None:
-    """Find the state after an op with a sum over examples as an input."""
+    """Find the state of the output of an op that has a sum over examples as an input."""
     # After a StopGradient, a sum has no gradient, which could mix examples.
     if facts.op.type == "StopGradient":
         return [DATA]
@@ -121,7 +121,7 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
 
 
 def _place_spread(facts: Given) -> list[State] | None:
-    """Find the layout after an op that repeats a value for each example."""
+    """Find the output layout of an op that repeats a value for each example."""
     dims, target = facts.known.dims(facts.op.inputs[0]), facts.entries(1)
     if dims is None or target is None or len(target) != facts.output.shape.rank:
         return None

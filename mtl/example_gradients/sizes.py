@@ -18,7 +18,7 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A number times symbols for unknown sizes.
+    """A size of an axis: a number times symbols that stand for unknown sizes.
 
     Attributes:
       number: the number, at least 0.
@@ -32,10 +32,11 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def divide_by(self, other: Size) -> Size | None:
-        """Return the quotient; None if it may not be an integer.
+        """Return the quotient of two sizes; None if the quotient may not be an integer.
 
         Args:
-          other: the divisor. Each symbol of the divisor must be a symbol of this size.
+          other: the divisor. The quotient is None unless the dividend contains each symbol of the
+            divisor.
         """
         remaining = list(self.unknown)
         # A size of 0 has no unique quotient.
@@ -61,7 +62,7 @@ _T = TypeVar("_T")
 
 
 def all_known(values: Iterable[_T | None]) -> list[_T] | None:
-    """Return a list of values; None if a value is None."""
+    """Return the values as a list; None if any of the values is None."""
     present: list[_T] = []
     for value in values:
         if value is None:
@@ -87,8 +88,8 @@ def infer_sizes(
         `tf.get_static_value`.
 
     Returns:
-      The entries; None if their number is unknown. An entry below 0, such as the -1 of a reshape,
-      is None.
+      The entries of the tensor as sizes; None if they cannot be inferred. An entry below 0, such as
+      the -1 in the shape of a reshape, becomes None.
     """
     value = (static or tf.get_static_value)(tensor)
     if value is not None:

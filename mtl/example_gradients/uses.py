@@ -4,9 +4,9 @@ found = uses.find_uses(losses, batch_tensors, variables)
 found.by_variable        # {name: uses}; None if a use of the variable is unknown
 
 A value of a variable may first go through ops that do not depend on examples, such as a product of
-two scales. The first op that also depends on examples is called a use of the variable. A use is
-known if it has one of a few kinds, and if `proof` finds which entries of its output belong to which
-example.
+two scales. The first op that combines a value of a variable with examples is called a use of the
+variable. A use is known if it has one of a few kinds, and if `proof` finds which entries of its
+output belong to which example.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Use(NamedTuple):
       is_plain: True if the input is the value of the variable, without ops in between.
       layout: the layout of examples, or of values of a ragged tensor, in the output; None if
         unknown.
-      of_list: the ragged tensor; None if the layout is of examples.
+      of_list: the ragged tensor whose values the layout describes; None if the layout describes
+        examples.
     """
 
     kind: str
@@ -99,7 +100,7 @@ def find_uses(
       losses: the losses of the batch, [B], or sums over examples.
       batch: the tensors with the examples, in any nesting, with B rows each.
       variables: the variables whose uses are found.
-      rows: B, if it is known while the graph is built.
+      rows: the number of rows B, if it is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
     # A ragged tensor consists of several tensors: values and row splits.
@@ -120,7 +121,7 @@ def find_uses(
 
 
 def _place_all(uses: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
-    """Add the layouts to uses; return None unless all uses are known."""
+    """Add the layout of the output to each use; return None if a use remains unknown."""
     with_layouts = [_place_use(use, proof) for use in uses or ()]
     return with_layouts if uses is not None and all(map(_is_known, with_layouts)) else None
 
@@ -246,7 +247,7 @@ def _is_convolution(use: Use) -> bool:
 
 
 def _is_elementwise(use: Use) -> bool:
-    """Return True if each entry of the parameter is used at the same place in every example."""
+    """Return True if the parameter is broadcast in the same way to every example."""
     op = use.op
     if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
         return False

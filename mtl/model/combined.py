@@ -5,7 +5,7 @@ model.MultiTaskModel.combined_metrics = [@combined.MeanGain()]
 combined.MeanGain.baselines = {"income/auc": 0.896, "never_married/auc": "runs/never_married"}
 checkpoints.Best.metric = "mean_gain"
 
-When a run starts, it copies baselines from other runs into `<model_dir>/statistics`. So all
+When a run starts, it copies baselines from other runs into `<model_dir>/statistics`, so all
 checkpoints of the run are compared with the same baselines, even if the other runs change.
 """
 
@@ -32,9 +32,9 @@ class Combined(types.CombinedMetric, abc.ABC):
     """The base class of metrics that compare metrics of tasks with baselines.
 
     Attributes:
-      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for the
-        metric at that run's best checkpoint, or at its last checkpoint if the run has no best. The
-        folder is read once, when training starts.
+      baselines: {"<task>/<metric>": a number, or the folder of a run}. For the folder of a run, the
+        baseline is the metric at the run's best checkpoint, or at the last checkpoint if the run
+        does not mark its best one. The folder of a run is read once, when training starts.
       name: the name of the combined metric.
     """
 
@@ -64,7 +64,7 @@ class Combined(types.CombinedMetric, abc.ABC):
         """Fail unless a number can be a baseline.
 
         Args:
-          where: the name of the setting, for errors.
+          where: the name of the setting, for error messages.
           value: the number.
 
         Raises:
@@ -73,10 +73,10 @@ class Combined(types.CombinedMetric, abc.ABC):
         checks.number(where, value)
 
     def fitted(self, statistics: types.Statistics) -> Combined:
-        """Return a copy with a number for each baseline.
+        """Return a copy of the metric in which every baseline is a number.
 
         The numbers come from the file that `keep_baselines` wrote in the run; if the file is
-        missing or has other baselines, they are read now.
+        missing or has other baselines, the numbers are read from the named runs now.
 
         Args:
           statistics: the statistics of the run, in whose folder the file is.
@@ -103,12 +103,13 @@ class Combined(types.CombinedMetric, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanGain(Combined):
-    """`mean over tasks of the mean over its metrics of (m - b) / |b|`, negated if lower is better.
+    """The mean over tasks of the mean gain `(m - b) / |b|` of a task's metrics m over baselines b.
 
-    Delta_m of K. Maninis, I. Radosavovic and I. Kokkinos, "Attentive Single-Tasking of Multiple
-    Tasks", CVPR 2019, arXiv:1904.08918. In the paper, the baseline b of a metric m comes from a
-    network for a single task. A mean gain of 0.02 means 2%. The absolute value keeps the sign right
-    for a negative baseline.
+    The gain is negated if lower values of a metric are better. The mean gain is the Delta_m of
+    Maninis et al., "Attentive Single-Tasking of Multiple Tasks", CVPR 2019, arXiv:1904.08918. In
+    the paper, the baseline b of a metric m comes from a network for a single task. A mean gain of
+    0.02 means 2%. Division by the absolute value of a baseline keeps the sign of the gain right if
+    the baseline is negative.
     """
 
     name: str = "mean_gain"
@@ -126,7 +127,7 @@ class MeanGain(Combined):
           directions: {metric: True if a higher value is better}.
 
         Returns:
-          A scalar, 0 for results equal to the baselines; NaN if a metric is NaN.
+          The mean gain, a scalar: 0 if all metrics equal their baselines; NaN if a metric is NaN.
         """
         gains: dict[str, list[tf.Tensor]] = {}
         for metric, baseline in self.numbers.items():

@@ -21,8 +21,8 @@ class GraphOptions:
 
     Attributes:
       statistics: the statistics of the training split, such as vocabularies.
-      may_stack: True lets equal tasks share stacked variables in the graph. The graph then has no
-        variables of a single task.
+      may_stack: True lets equal tasks share stacked variables in the graph. With stacks, the graph
+        has no separate variables for single tasks.
       loop: the arguments of `training_loop.run_repeatedly`, for a training with several steps per
         session call; None runs one step per call.
       slices: the number of micro-batches of a training batch.
@@ -33,7 +33,8 @@ class GraphOptions:
         EstimatorSpec.
       attack: an attack that moves the inputs of an evaluation towards larger losses; None for no
         attack.
-      evaluation_hooks: a function that returns the hooks of an evaluation, which may read its rows.
+      evaluation_hooks: a function that returns the hooks of an evaluation; the hooks may read the
+        evaluated rows.
     """
 
     statistics: features_lib.Statistics

@@ -204,7 +204,7 @@ class MultiTaskModel(passes.Passes):
           statistics: the statistics of the training split.
 
         Returns:
-          The gradients over the B rows, with the losses and the weights of the tasks.
+          The gradients for a batch of these B rows, with the losses and the weights of the tasks.
         """
 
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:

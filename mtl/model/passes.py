@@ -31,7 +31,8 @@ class Outputs(NamedTuple):
       inputs: the inputs of the network: `encoded`, or the result of mixing its rows.
       towers: {task: [B, H]}.
       logits: {task: [B, C]}.
-      mixture: the mixture of the rows; None without mixing.
+      mixture: the rows that `MultiTaskModel.mixing` has mixed, and their partners; None without
+        mixing.
     """
 
     encoded: types.Tensors
@@ -80,7 +81,7 @@ class Passes(settings.Settings):
           training: True for training mode.
 
         Returns:
-          {task: [B, H], or a map [B, H, W, C]}.
+          The towers, {task: [B, H], or a map [B, H, W, C]}.
         """
         return self._build_network(self._encode(features, statistics, training), training)
 
@@ -92,7 +93,7 @@ class Passes(settings.Settings):
           features: {field: [B, ...]}, for heads with calibration slices.
 
         Returns:
-          {task: [B, C]} for all tasks.
+          The logits of all tasks, {task: [B, C]}.
         """
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
@@ -204,9 +205,10 @@ class Passes(settings.Settings):
           encoded: the encoded columns before mixing, {column: [B, D] or [B, H, W, C]}.
 
         Returns:
-          A function from an auxiliary loss to activations. A loss with `reads_features` gets a
-          second pass over the rows before mixing, which all these losses share. Any other loss gets
-          the mixed rows, without features and labels.
+          A function that returns the activations that a given auxiliary loss reads. A loss with
+          `reads_features` gets a second pass over the rows before mixing, which all these losses
+          share. Any other auxiliary loss reads the activations of the mixed rows, without features
+          and labels.
         """
 
         @functools.cache

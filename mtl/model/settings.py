@@ -27,14 +27,15 @@ class Settings:
     """The parts of a model.
 
     Attributes:
-      columns: the columns, which turn features into the network's inputs; scope
+      columns: the columns, which turn features into the network's inputs; variable scope
         `features/<column>`.
-      network: the network, which turns the inputs into one output (tower) for each task; scope
-        `network`.
-      heads: the heads, one for each task; scope `head/<task>`. A block, such as `heads.Block`,
-        stands for all its heads.
+      network: the network, which turns the inputs into one output (tower) for each task; variable
+        scope `network`.
+      heads: the heads, one for each task; variable scope `head/<task>`. A block, such as
+        `heads.Block`, stands for all its heads.
       update: clips the gradients and applies them.
-      weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
+      weighting: scales the losses of the tasks; variable scope `balancing`. Equal weights by
+        default.
       surgery: combines the tasks' gradients; a plain sum by default.
       freezing: keeps variables constant, for the whole run or up to a step; no variables by
         default.
@@ -43,7 +44,8 @@ class Settings:
       mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. With
         mixing, every head must compute a loss for each row, as `types.ExampleHead` does.
       auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`. Only training
-        computes these losses, and balances them like the losses of tasks; scope `auxiliary/<name>`.
+        computes auxiliary losses, and balances them like the losses of tasks; their variables are
+        in the scope `auxiliary/<name>`.
       slices: {field: values} of features or labels. Evaluations repeat every metric for the rows
         with each value, as `income/auc@country=DE`. A pair of numbers (from, to) stands for values
         of at least the first number and below the second: `@age=30..40`. `None` in place of a
@@ -51,7 +53,7 @@ class Settings:
       combined_metrics: metrics that an evaluation computes from metrics of several tasks, such as
         `combined.MeanGain`.
       extensions: functions that make extensions of every training step, see `types.StepExtension`.
-        Other settings, such as `pruning`, add further extensions.
+        Parts in other settings of the model, such as `pruning`, add their own extensions.
     """
 
     columns: Sequence[types.Column]
@@ -304,7 +306,7 @@ class Settings:
 
     @functools.cached_property  # The search goes through all settings of all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
-        """Functions that make the extensions of a step: `extensions`, then functions of parts."""
+        """Functions that make the extensions of a step: first `extensions`, then those of parts."""
         parts = types.walk_parts(self._all_parts)
         of_parts = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(of_parts)]
@@ -321,7 +323,7 @@ class Settings:
           metric: "loss", "average_loss", "<task>/<metric>", or the name of a combined metric.
 
         Returns:
-          None if the metric is unknown, or its head declares no direction.
+          True or False; None if the metric is unknown, or its head declares no direction.
         """
         if metric in _LOSSES:
             return False
@@ -360,7 +362,8 @@ class Settings:
           train_steps: the number of steps of the run.
 
         Returns:
-          The step; 0 if the model prunes nothing, or if the run ends before this step.
+          The global step; 0 if the model prunes nothing, or if the run ends before the final
+          sparsity is reached.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0

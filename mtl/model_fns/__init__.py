@@ -6,7 +6,8 @@ rows = model_fns.SavedInput(input_fn, model_dir)          # a resumed run reads 
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 model_fns.export(estimator, "models/a", spec, rows)       # checks the SavedModel first
 
-docs/have_an_estimator.md is a tutorial of these functions, and docs/own_model_fn.md a reference.
+docs/have_an_estimator.md is a tutorial of the functions in this package, and docs/own_model_fn.md a
+reference.
 """
 
 from mtl.model_fns.audit import Audit

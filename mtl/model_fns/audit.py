@@ -27,8 +27,8 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     report.
 
     Args:
-      settings: the settings of the audit. The setting `key` is ignored, because `observe` gets the
-        ids of the examples.
+      settings: the settings of the audit. The audit's setting `key`, the field with the ids of the
+        examples, is ignored, because `observe` gets the ids as an argument.
       model_dir: the folder of the Estimator.
     """
 
@@ -63,7 +63,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         return observe
 
     def before_save(self, session, global_step_value):
-        """Write the records up to this step, before its checkpoint is saved."""
+        """Write the records of all steps up to this one, before its checkpoint is saved."""
         self._recording.save(int(global_step_value))
 
     def end(self, session, global_step_value):

@@ -33,10 +33,10 @@ def export(
 ) -> str:
     """Publish a checkpoint of an Estimator as a SavedModel, `folder/<version>`.
 
-    A check loads the export from its files. The export must predict the rows of `make_dataset` like
-    the Estimator, from tf.Examples and from tensors; docs/serving.md lists all checks. An output in
-    `export_outputs` of the `model_fn` is compared with the prediction `<output>` or
-    `<signature>/<output>`.
+    Before an export is published, a check loads it from its files. The export must predict the rows
+    of `make_dataset` like the Estimator, from tf.Examples and from tensors; docs/serving.md lists
+    all checks. An output in `export_outputs` of the `model_fn` is compared with the prediction
+    `<output>` or `<signature>/<output>`.
 
     Args:
       estimator: an Estimator that predicts {name: [B, ...]} from {feature: [B, ...]}.

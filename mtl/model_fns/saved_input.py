@@ -22,8 +22,8 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
     """The input of a training, and a listener that saves the position of the input.
 
     The state of the input is saved in `<model_dir>/input`, for each checkpoint in the folder. The
-    state consists of the shuffle buffer, prefetched rows and the epoch. TensorFlow cannot save the
-    state of a Python generator; a log line then says so.
+    state of the input consists of the shuffle buffer, prefetched rows and the epoch. TensorFlow
+    cannot save the state of a Python generator; in this case, a line in the log says so.
 
     Args:
       make_dataset: a function that returns a dataset of batches, like an `input_fn`.

@@ -64,7 +64,7 @@ def build_step(
       surgery: the part that combines the gradients of the tasks.
       shared: outputs [B, ...] that tasks share, for a surgery on the representation.
       samples: a function from S to a list of S dicts of losses: the s-th dict covers every S-th row
-        of the batch, from row s on. Only methods that compare samples need this function.
+        of the batch, from row s on. Only some balancing methods, such as `MoDo`, call `samples`.
       train_steps: the length, in steps, of schedules that have no length.
       observe: a function that observes the step, such as the result of `Audit.observe`.
 

@@ -22,9 +22,9 @@ def warm_start(
 ) -> None:
     """Initialise variables of the graph with values from another run.
 
-    Call this function after `build_step`, instead of Estimator's `warm_start_from`. A resumed run
-    starts from its last checkpoint, so the function then does nothing. The source of each initial
-    value is logged, and written to `<model_dir>/warm_start.txt`.
+    Call this function after `build_step`, instead of Estimator's `warm_start_from`. In a resumed
+    run, which starts from its last checkpoint, the function does nothing. The source of each
+    initial value is logged, and written to `<model_dir>/warm_start.txt`.
 
     Args:
       settings: the source, and patterns of the variables that start from it.

@@ -3,8 +3,8 @@
 codes.remember(texts, {"categorical_job": ids})          # ids of this tensor only
 codes.find_ids(texts, "categorical_job")                 # ids, or None: the graph looks them up
 
-The ids belong to a tensor, not to the name of a feature. If code changes a feature, the result is a
-new tensor, and the graph looks up the ids of the new values.
+The remembered ids belong to the tensor of a feature, not to the name of the feature. If code
+replaces the values of a feature, the new values are another tensor, whose ids the graph looks up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> Non
 
     Args:
       values: the values of the feature, a tensor of the outermost graph.
-      ids: {column: ids of the shape of `values`}.
+      ids: {column: ids in the same shape as `values`}.
     """
     entries = graphs.outermost_graph().get_collection_ref(_KEY)
     entries.append((_get_tensor(values), dict(ids)))
@@ -39,7 +39,7 @@ def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
       column: the name of the column.
 
     Returns:
-      int64 of the shape of `values`; None if no ids were remembered.
+      The ids of `values`, int64 in the same shape; None if no ids were remembered.
     """
     if tf.executing_eagerly():
         return None

@@ -19,7 +19,7 @@ from mtl.deferred import tf, tf1
 
 
 class _Pass(NamedTuple):
-    """The forward pass that is being built; its random draws depend on these values.
+    """Properties of the forward pass that is being built, on which its random draws depend.
 
     Attributes:
       number: the index of the slice among slices of equal size, from 0.
@@ -46,7 +46,7 @@ def know_rows(features: Mapping[str, Any]) -> contextlib.AbstractContextManager[
 
 
 def read_rows() -> Mapping[str, Any] | None:
-    """Return the features that `know_rows` has set, {field: [B, ...]}; None in training."""
+    """Return the features of the open context `know_rows`, {field: [B, ...]}; None in training."""
     return _PASS.get().features
 
 
@@ -69,7 +69,8 @@ def draw_again(number: int) -> Iterator[list[str]]:
     """Let layers within the context draw new random numbers for the same slice.
 
     Args:
-      number: the number of earlier passes over the slice; 0 repeats the numbers of the first pass.
+      number: the number of earlier passes over the slice; 0 repeats the random numbers of the first
+        pass.
     """
     names: list[str] = []
     with _PASS.set(_PASS.get()._replace(again=number, names=names)):
@@ -109,7 +110,8 @@ def make_step_seed(name: str) -> tf.Tensor:
       name: the name of the draw, unique in the open variable scope.
 
     Returns:
-      int32 [2]: a hash of the run's seed, the scope, the name and the slice; and the global step.
+      The seed, int32 [2]: first a hash of the run's seed, the scope, the name and the slice; second
+      the global step.
     """
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
@@ -133,9 +135,8 @@ def make_step_seed(name: str) -> tf.Tensor:
 def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     """Draw uniform random numbers for the rows of this slice.
 
-    The numbers of a row depend on the run's seed, the scope with `name`, the step, and the row's
-    place in the whole batch. The number of slices and replicas does not change the numbers of a
-    row.
+    The random numbers of a row depend on the run's seed, the scope with `name`, the step, and the
+    row's place in the whole batch, but not on the number of slices and replicas.
 
     Args:
       name: the name of the draw, unique in the open variable scope.
@@ -143,7 +144,7 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
       size: the number of draws for each row.
 
     Returns:
-      float32 in [0, 1), [num_rows, size].
+      Random numbers, float32 in [0, 1), [num_rows, size].
     """
     slice_info = _PASS.get()
     with draw_for_slice(0):
@@ -163,7 +164,7 @@ def make_run_seed(name: str) -> tf.Tensor:
       name: the name of the draw, unique in the run.
 
     Returns:
-      int32 [2]: a hash of the run's seed and the name; and -1.
+      The seed, int32 [2]: first a hash of the run's seed and the name; second -1.
     """
     run_seed = tf1.get_default_graph().seed or 0
     # Steps count from 0, so -1 cannot repeat the draws of a step.
@@ -180,7 +181,7 @@ def make_balancing_seed(index: int = 0) -> tf.Tensor:
       index: the number of the draw in the step; each number gives another seed.
 
     Returns:
-      int32 [2]: a hash of the run's seed and `index`; and the global step.
+      The seed, int32 [2]: first a hash of the run's seed and `index`; second the global step.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

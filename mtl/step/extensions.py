@@ -22,10 +22,10 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
     """Activate extensions for the step that is built in the context.
 
     Args:
-      extensions: the extensions; the first is the outermost.
+      extensions: the extensions of the step; the first is the outermost.
 
     Yields:
-      The same extensions, after their own contexts are open.
+      The argument `extensions`, after the context `enter` of each extension is open.
     """
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:
@@ -77,7 +77,7 @@ def check_update(
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show the extensions the gradients that the optimizer gets.
+    """Pass the gradients that the optimizer gets to all extensions of the step.
 
     Args:
       gradients: N gradients, after masks and clipping.

@@ -44,7 +44,7 @@ def transform_gradient(
         leaves out rows of zeros.
 
     Returns:
-      A gradient of the same kind: dense, sparse or None.
+      The changed gradient: dense, sparse or None, like `gradient`.
     """
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
@@ -59,7 +59,7 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
       other: dense, sparse or None.
 
     Returns:
-      The sum: sparse if both are sparse or one is None, and None if both are None.
+      The sum of the gradients: dense if one of them is dense, else sparse; None if both are None.
     """
     if gradient is None or other is None:
         return other if gradient is None else gradient
@@ -75,7 +75,7 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return a tensor for each gradient.
+    """Return the values of each gradient as a tensor.
 
     Args:
       gradients: N gradients, dense or sparse; none may be None.
@@ -111,10 +111,11 @@ def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
     """Compute sums of squares in float32; only if they are not finite, compute them in float64.
 
     Args:
-      squares: a function from the type of the sums to the sums; with float64, they must be float64.
+      squares: a function that computes the sums of squares in a given type; in float64, its result
+        must be float64.
 
     Returns:
-      float64, in the shape of the sums.
+      The sums of squares as float64, in the shape in which `squares` returns them.
     """
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
@@ -125,7 +126,7 @@ def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
     """Compute the norm of a vector from the squared norms of its parts.
 
     Args:
-      squares: float64 in any shape, at least 0.
+      squares: the squared norms of the parts, float64 in any shape.
 
     Returns:
       float32 scalar. A finite norm above the largest float32 is set to the largest float32.
@@ -137,7 +138,7 @@ def take_roots(squares: tf.Tensor) -> tf.Tensor:
     """Take square roots.
 
     Args:
-      squares: float64, any shape, at least 0.
+      squares: the numbers under the roots, at least 0, float64 in any shape.
 
     Returns:
       float32 in the same shape. Finite roots above the largest float32 are set to the largest

@@ -20,8 +20,8 @@ class LayerHook:
     """A hook on the layers of a network that is being built; by default, it does nothing.
 
     Attributes:
-      takes_inputs: True if the hook changes or records inputs. Equal layers, such as experts, are
-        then built one by one in separate scopes, and not as a single matrix product.
+      takes_inputs: True if the hook changes or records inputs. With such a hook, equal layers, such
+        as experts, are built one by one in separate scopes, and not as a single matrix product.
     """
 
     takes_inputs = False
@@ -33,7 +33,7 @@ class LayerHook:
           inputs: [..., D].
 
         Returns:
-          The inputs with which the layer computes, in the same shape.
+          The inputs from which the layer computes its outputs, in the shape of `inputs`.
         """
         return inputs
 
@@ -53,7 +53,7 @@ class NoteOutputs(LayerHook):
         self.found: dict[str, tf.Tensor] = {}
 
     def take_outputs(self, sums: tf.Tensor, outputs: tf.Tensor) -> None:
-        """Record outputs under the name of the layer that computed the sums; each tensor once."""
+        """Record `outputs`, if they are new, under the name of the layer that computed `sums`."""
         if any(outputs is other for other in self.found.values()):
             return
         scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
@@ -97,7 +97,7 @@ def take_inputs(inputs: tf.Tensor) -> tf.Tensor:
       inputs: [..., D].
 
     Returns:
-      The inputs with which the layer computes, in the same shape.
+      The inputs from which the layer computes its outputs, in the shape of `inputs`.
     """
     for hook in _HOOKS.get():
         inputs = hook.take_inputs(inputs)

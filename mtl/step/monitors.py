@@ -26,5 +26,5 @@ def add_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> Non
 
 @functools.cache
 def _warn(old: str, new: str) -> None:
-    """Log the name of the new function, once in a process."""
+    """Log which function replaces a deprecated function, once in a process."""
     _log.warning("mtl.step.monitors.%s is deprecated: call mtl.step.outlets.%s", old, new)

@@ -1,7 +1,7 @@
 """Functions by which networks and heads report scalars, losses, predictions and summaries.
 
-A network or a head calls these functions while it is built. Losses, predictions and serialized
-summaries are dropped, unless the code that builds the model collects them.
+A network or a head calls functions of `outlets` while it is built. Losses, predictions and
+serialized summaries are dropped, unless the code that builds the model collects them.
 
 outlets.add_scalar("gate/income/entropy", entropy)             # a scalar to monitor in training
 outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow scalars: only at some steps
@@ -80,8 +80,8 @@ def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]
 
     Args:
       names: the names of the N scalars.
-      compute: a function that returns the scalars, float32 [N]. In other steps, the scalars are
-        NaN.
+      compute: a function that returns the scalars, float32 [N]. In steps that do not write the
+        scalars, the scalars are NaN.
     """
     _list_scalars().append((tuple(names), compute))
 
@@ -91,7 +91,7 @@ def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Reque
 
     Args:
       is_due: bool scalar, True in the steps that compute the scalars of `add_scalars_where_due`. In
-        other steps, these scalars are NaN.
+        steps in which `is_due` is False, the scalars of `add_scalars_where_due` are NaN.
     """
     return _REQUESTS.set(_REQUESTS.get()._replace(is_due=is_due))
 
@@ -121,7 +121,7 @@ def _list_scalars() -> list[Any]:
 
 
 def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
-    """Compute all slow scalars in one branch, which is cheaper than a branch for each group."""
+    """Compute all slow scalars in one `tf.cond`; a `tf.cond` for each function would be slower."""
 
     def compute() -> tf.Tensor:
         return tf.concat([compute_group() for _, compute_group in slow_groups], axis=0)
@@ -137,8 +137,8 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
     """Add losses of rows to the training loss of the step that is being built.
 
     The network or column declares the losses in an attribute, `emitted_losses = {name: weight}`.
-    Training adds them as auxiliary losses. Evaluations, and second passes of a step over the same
-    rows, do not compute these losses.
+    Training adds the declared losses as auxiliary losses. Evaluations, and second passes of a step
+    over the same rows, do not compute the losses of `add_loss`.
 
     Args:
       name: the name in `emitted_losses`; losses with the same name add up.
@@ -171,8 +171,8 @@ def add_prediction(name: str, values: tf.Tensor) -> None:
     """Show values beside the predictions, if the code around the network collects them.
 
     Args:
-      name: the last part of the prediction's name, `<scope>/<name>`. The scope of a column loses
-        its `features/`.
+      name: the last part of the prediction's name, `<scope>/<name>`. If a column adds the
+        prediction, the prefix `features/` of the scope is left out.
       values: [B, ...].
     """
     if _REQUESTS.get().predictions:

@@ -2,9 +2,10 @@
 
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
-A term is a scalar that depends only on weights, or a mean over the rows of a forward pass. For any
-other function of the rows, call `add_of_means` with the means that the function reads. Each term is
-then computed from all rows of the batch, even if slices or replicas divide the batch.
+A term of REGULARIZATION_LOSSES must be a scalar that depends only on weights, or a mean over the
+rows of a forward pass. To add a term that is another function of the rows, call `add_of_means` with
+the means that the function reads. Every term is then computed from all rows of the batch, even if
+slices or replicas divide the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Penalty(NamedTuple):
 
 
 def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
-    """Add the term `compute(means)` to REGULARIZATION_LOSSES.
+    """Add a term that is a function of means over rows to REGULARIZATION_LOSSES.
 
     Args:
       compute: a function from tensors, nested as `means`, to a float32 scalar.
@@ -42,13 +43,15 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 
 
 def take(before: int = 0, rows: Any = None) -> list[Penalty]:
-    """Remove the terms that depend on some rows from REGULARIZATION_LOSSES, and return them.
+    """Remove the terms that depend on given rows from REGULARIZATION_LOSSES, and return them.
 
-    Terms that depend only on weights stay in the collection.
+    Terms that depend only on weights stay in REGULARIZATION_LOSSES.
 
     Args:
-      before: the number of terms that existed before the forward pass of these rows.
-      rows: the tensors that hold the rows, in any nesting; None takes all terms.
+      before: the number of terms in REGULARIZATION_LOSSES before the forward pass of the rows was
+        built; these terms stay.
+      rows: the tensors that hold the rows, in any nesting; None removes all terms after the first
+        `before` ones.
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
@@ -62,18 +65,19 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
 def share_terms(
     terms: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
 ) -> tuple[list[tf.Tensor], list[tf.Variable]]:
-    """Return the terms of this process's first replica, and its copies of N variables.
+    """Return the penalty terms and the variables of the first replica of this process.
 
-    All replicas build one graph. Only the first replica has some of the terms, because it creates
-    the variables together with their regularisers. The copies of a variable are equal on all
-    replicas, and so are the gradients of the terms.
+    All replicas build one graph. Only the first replica has some of the penalty terms, because it
+    creates the variables together with their regularisers. Each replica has a copy of each
+    variable; all copies are equal, and so are the gradients of the penalty terms on all replicas.
 
     Args:
-      terms: scalars, the terms of all replicas.
+      terms: the penalty terms of all replicas, a scalar each.
       variables: N variables.
 
     Returns:
-      The terms that depend on the first replica's copies, and these N copies.
+      The penalty terms that depend on the first replica's copies of the N variables, and these
+      copies.
     """
     strategy = tf.distribute.get_strategy()
     firsts = [strategy.experimental_local_results(variable)[0] for variable in variables]

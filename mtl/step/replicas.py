@@ -30,11 +30,11 @@ def sum_over_replicas(structure: Any) -> Any:
     """Sum tensors over all replicas; every replica must make the same call.
 
     Args:
-      structure: tensors, IndexedSlices and None, in any nesting. A None on one replica must be None
-        on all.
+      structure: tensors, IndexedSlices and None, in any nesting. An entry that is None on one
+        replica must be None on all replicas.
 
     Returns:
-      The sums in the same nesting; the structure itself on a single replica.
+      The sums, nested like `structure`; without several replicas, `structure` itself.
     """
     if count() == 1:
         return structure
@@ -54,7 +54,8 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
       value: a tensor of the same shape on each replica.
 
     Returns:
-      The mean, or the value itself while replicas are separate.
+      The mean over all replicas; `value` itself within `separate_replicas`, or if there is only one
+      replica.
 
     Raises:
       UserError: the gradient is taken in a branch or a loop, where replicas cannot communicate.
@@ -100,7 +101,7 @@ def are_separate() -> bool:
 
 
 def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Let `average_over_replicas` in the context return the value of each replica alone.
+    """Let `average_over_replicas` return the replica's own value within the context.
 
     Args:
       when: False changes nothing, so a context around this one still decides.

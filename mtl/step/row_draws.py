@@ -3,10 +3,10 @@
 with draws.know_rows(features):                          # {field: [B, ...]}
     numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1); else None
 
-The numbers depend only on the name, and on the values of all fields of the row. A row gets the same
-numbers in every batch and process, so an export can be compared with an evaluation. The graph
-contains no random op. To get other numbers for a row, change the value of a field that no column
-reads.
+The random numbers of a row depend only on the name of the draw, and on the values of all fields of
+the row. A row gets the same random numbers in every batch and process, so an export can be compared
+with an evaluation. The numbers are hashes of the values, so the graph contains no random op. To get
+other random numbers for a row, change the value of a field that no column reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def draw(name: str, size: int) -> tf.Tensor | None:
       size: the number of draws for each row.
 
     Returns:
-      float32 in (0, 1), [B, size]; None outside of `draws.know_rows`, as in training.
+      Random numbers, float32 in (0, 1), [B, size]; None outside of `draws.know_rows`, as in
+      training.
     """
     features = draws.read_rows()
     if features is None:
@@ -79,7 +80,7 @@ def _make_field_keys(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
 
 
 def _take_bits(values: tf.Tensor) -> tf.Tensor:
-    """Return a number of 32 bits for each value, int64 of the same shape."""
+    """Turn values of any type into int64 numbers, of which `_mix` reads the lowest 32 bits."""
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
     if values.dtype.is_floating:
@@ -93,9 +94,9 @@ def _take_bits(values: tf.Tensor) -> tf.Tensor:
 
 
 def _mix(values: tf.Tensor) -> tf.Tensor:
-    """Mix the lowest 32 bits so that each bit depends on all of them; same shape, int64.
+    """Mix the lowest 32 bits of each number, so that each bit depends on all of them.
 
-    C. Wellons, "Prospecting for Hash Functions", 2018: its `lowbias32`.
+    This is the function `lowbias32` of Wellons, "Prospecting for Hash Functions", 2018.
     """
     mask = _make_constant(_LOW_BITS)
     values = tf.bitwise.bitwise_and(values, mask)

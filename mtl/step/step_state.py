@@ -15,7 +15,7 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
     """Create a variable for state in the open scope; every replica has a copy.
 
     Args:
-      name: the name in the scope.
+      name: the name of the variable in the open scope.
       initial: the initial value, with the shape and the type of the variable.
 
     Returns:

@@ -1,9 +1,9 @@
 """Runs several training steps per session call, in a loop inside the graph.
 
-A session call takes about as much time as a small step, because of hooks, fetches and Python. So a
-call runs a `tf.while_loop` over steps. The loop ends at the next step with a checkpoint or a
-summary, at the last step of the run, or after about a second. A run therefore writes the same files
-at the same steps, for any value of `steps_per_call`.
+A session call takes about as much time as a small step, because of hooks, fetches and Python. To
+save the time of calls, one session call runs a `tf.while_loop` over several steps. The loop ends at
+the next step with a checkpoint or a summary, at the last step of the run, or after about a second.
+A run therefore writes the same files at the same steps, for any value of `steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
@@ -35,10 +35,11 @@ class StepResult:
         after a second, the scalars of `outlets.add_scalars_where_due` are NaN.
       names: the names of the M scalars.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
-        makes no summary. A call of a single step computes the summary only if it is fetched.
+        makes no summary. A session call that runs a single step computes the summary only if the
+        summary is fetched.
       due: string scalar, the summaries of `outlets.add_summary` in the call's last step; "" if none
         was due, None if steps never add a summary.
-      is_repeated: True if a call may run several steps.
+      is_repeated: True if a session call may run several steps.
       waited: float64 scalar, the seconds that the call's steps waited for their batches; None if a
         call runs a single step, because its batch is an input of the graph.
     """
@@ -63,8 +64,8 @@ class Clock(NamedTuple):
     """The times of a session call, in seconds.
 
     Attributes:
-      read: float64 scalar, the time at the end of the last step; before the first step, the start
-        of the call.
+      read: float64 scalar, the time at the end of the last step; before the first step, the time at
+        the start of the session call.
       waited: float64 scalar, the seconds that the call has waited for batches.
     """
 
@@ -107,8 +108,8 @@ def run_repeatedly(
       iterator: an iterator whose `get_next()` returns (features, labels).
       steps_per_call: the largest number of steps of a call.
       last_step: the last global step of the run.
-      due_every: numbers of steps; a call ends at each multiple of each number.
-      due_at: global steps at which a call ends.
+      due_every: numbers of steps; a session call ends at each multiple of each number.
+      due_at: global steps at which a session call ends.
       has_due: True if the step calls `outlets.add_summary`.
     """
     start = tf1.train.get_or_create_global_step().read_value()
@@ -152,13 +153,13 @@ def run_repeatedly(
 
 
 class _State(NamedTuple):
-    """The state of the loop between two steps.
+    """The values that the loop over steps passes from one step to the next.
 
     Attributes:
       step: the global step.
-      values: the scalars of the last step, [M]; [0] before the first step.
+      values: the M scalars of the last step, [M]; before the first step, an empty vector.
       summary: the `tf1.summary` output of the last step.
-      clock: the end of the last step, and the wait for batches.
+      clock: the time at the end of the last step, and the seconds spent on waiting for batches.
       due: the summaries of `outlets.add_summary` in the last step.
     """
 
@@ -189,7 +190,7 @@ class _Steps:
         self.has_summary = False
 
     def take_one(self, state: _State) -> list[_State]:
-        """Build one step, as the body of the loop."""
+        """Build one step, as the body of the loop over steps."""
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()

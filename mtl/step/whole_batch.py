@@ -3,8 +3,8 @@
 batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
 
-Slices run one after another, and only the activations of one slice are in memory. So a batch of any
-size can train.
+Slices run one after another, and only the activations of one slice are in memory, so the memory for
+activations does not limit the size of a batch.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ForwardPass(NamedTuple):
     """The results of a forward pass through the network.
 
     Attributes:
-      losses: {task: scalar}. Before `add_parts`, an auxiliary loss may also be [P]: P terms with
-        separate weights of rows.
+      losses: {task: scalar}. Before `add_parts` is called, an auxiliary loss may also be a vector
+        of P terms, each a mean with its own weights of the rows.
       shared: `Towers.shared`, the outputs of the network that tasks share.
       samples: a function from S to S dicts of losses; the s-th dict covers every S-th row, from row
         s on.
@@ -79,8 +79,8 @@ class ForwardPass(NamedTuple):
 
         Args:
           weights: {task: scalar}.
-          of_samples: a function from S to the weights of S samples, {task: scalar} each; None
-            applies `weights` to all samples.
+          of_samples: a function from the number S of samples to a list with the weights for each
+            sample, {task: scalar}; None applies `weights` to all samples.
         """
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
@@ -126,8 +126,8 @@ class WholeBatch:
 
     Attributes:
       first: the forward pass of this replica's first slice; without slices, of all its rows.
-      others: a function that builds the forward pass of a slice from the slice's index. Each sum
-        over the slices builds these passes again.
+      others: a function that takes the index of a slice, and builds the forward pass of the slice.
+        Each call of `sum` builds the forward passes of all slices but the first again.
       slices: the number of slices of a replica's batch.
       updates: the UPDATE_OPS of the first slice, which run before the UPDATE_OPS of later slices.
       ignores_replicas: True if sums cover only this replica.
@@ -170,12 +170,13 @@ class WholeBatch:
         """Sum the results of a function over all parts.
 
         Args:
-          function: a function from a part to tensors, IndexedSlices and None, in any nesting.
-          update: True if this sum runs the UPDATE_OPS of the slices. Exactly one sum of each step
-            must run the UPDATE_OPS.
+          function: a function from the forward pass of a part of the batch to tensors,
+            IndexedSlices and None, in any nesting.
+          update: True if this call of `sum` also runs the UPDATE_OPS of the slices. Exactly one sum
+            of each step must run the UPDATE_OPS.
 
         Returns:
-          The sums in the same nesting, over the slices of all replicas.
+          The sums over the slices of all replicas, nested like the results of `function`.
         """
         # The forward pass of the first slice exists already, so its result costs no further pass.
         total = function(self.first)
@@ -194,8 +195,8 @@ class WholeBatch:
     def sum_watched(self) -> dict[str, Any]:
         """Return the sums of `ForwardPass.watched` over all parts and replicas.
 
-        Call this function after the gradients: the sum that runs the UPDATE_OPS also adds up the
-        watched tensors.
+        Call this method after the gradients are built: the call of `sum` that runs the UPDATE_OPS
+        also adds up the watched tensors.
         """
         of_first = dict(self.first.watched)
         if self.slices == 1:
@@ -255,7 +256,7 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return a batch; if there is none, make a batch of one part from losses.
+    """Return `batch`; if it is None, return a batch of a single part with the given losses.
 
     Args:
       batch: a `WholeBatch`, or None.
@@ -274,8 +275,9 @@ def build_batch(
 ) -> WholeBatch:
     """Build this replica's part of the batch, in slices.
 
-    A loss is a mean over the labelled rows of a batch. Each part's mean is multiplied by its share
-    of the labels in the whole batch. The parts then add up to the mean over the batch.
+    A loss is a mean over the labelled rows of a batch. The mean of each slice is multiplied by the
+    slice's share of the labels in the whole batch, so the sum over all slices and replicas is the
+    mean over the batch.
 
     Args:
       forward: a function from features and labels to the forward pass of their rows; the first call
@@ -352,11 +354,11 @@ class _Builder:
         return _attach_examples(self._forward, rows, build_row)
 
     def _share_labels(self, rows: tuple[Any, Any], count: int) -> list[types.Tensors]:
-        """Return each sample's share of the labels in the whole batch, {task: share}.
+        """Return the share of each sample of `rows` in all labels of the batch, {task: share}.
 
-        A loss is a mean over labelled rows. If slices have different numbers of labels, the mean of
-        their means differs from the mean of the batch. So each slice is weighted by its share of
-        the labels.
+        A loss is a mean over labelled rows. If slices have different numbers of labels, the
+        unweighted mean of the slices' losses differs from the loss of the whole batch. So each
+        slice is weighted by its share of the labels in the whole batch.
         """
         pairs = zip(self._sum_labels(*rows, count), self._sum_all_labels(count), strict=True)
         return [
@@ -396,7 +398,7 @@ def _attach_examples(
     batch: Any,
     row: Callable[[int, tf.Tensor | int], ForwardPass],
 ) -> ForwardPass:
-    """Build the forward pass of a batch, with `examples`; `row` builds the pass of a single row."""
+    """Build the forward pass of a batch; its `examples` build passes of single rows with `row`."""
     before = _num_updates()
     forward_pass = forward(*batch)
     features, labels = batch
@@ -419,8 +421,8 @@ def _num_updates() -> int:
 def withhold_collections() -> Iterator[list[tf.Operation]]:
     """Remove entries that the context adds to the graph's collections; yield its UPDATE_OPS.
 
-    All replicas share the collections, so they enter and leave the context together. Entries that a
-    replica adds before or after the context are not removed.
+    All replicas share the collections of the graph, so all replicas enter and leave the context
+    together. Entries that are added before or after the context stay in the collections.
     """
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, *outlets.list_keys())
@@ -448,7 +450,7 @@ def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
       count: the distance between two rows, at least 1.
 
     Returns:
-      {field: [about B / count, ...]}.
+      The chosen rows of each field, {field: [about B / count, ...]}.
     """
     return {name: values[first::count] for name, values in fields.items()} if count > 1 else fields
 
@@ -467,7 +469,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
       slices: the number of slices, which divides B.
 
     Returns:
-      [B / slices, ...] each, in the same nesting.
+      The rows of the slice, nested like `batch`, [B / slices, ...] each.
     """
     if slices == 1:
         return batch

@@ -34,7 +34,7 @@ def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
     """Return settings for a session that runs every op of the graph, without optimisations.
 
     Args:
-      config: the settings of the session with optimisations, which stay unchanged.
+      config: the settings of an optimised session; the function changes only a copy of them.
     """
     result = tf1.ConfigProto()
     result.CopyFrom(config)

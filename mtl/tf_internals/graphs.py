@@ -12,7 +12,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def outermost_graph() -> tf.Graph:
-    """Return the outermost graph that is being built, from inside loops and branches."""
+    """Return the outermost graph that is being built, even inside a loop or a branch."""
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):
@@ -40,7 +40,7 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation of a node, even in a loop or a branch.
+    """Return the operation with the name of a node, which may be in a loop or a branch.
 
     Args:
       graph: the graph, or the graph of a function.

@@ -1,7 +1,7 @@
 """Applies gradients that are already summed over replicas.
 
-A `tf.compat.v1.train.Optimizer` sums gradients over replicas. Balancing and clipping need these
-sums earlier, so the optimizer must not sum the gradients a second time.
+A `tf.compat.v1.train.Optimizer` sums gradients over replicas. Balancing and clipping need the
+summed gradients earlier, so the optimizer must not sum the gradients a second time.
 
 moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """

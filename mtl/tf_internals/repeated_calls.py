@@ -26,7 +26,7 @@ _NESTS = frozenset([list, tuple, dict])
 def prepare(session: tf.compat.v1.Session) -> None:
     """Let a session reuse its analysis of fetches, in calls without feeds and options.
 
-    Results and errors of calls do not change.
+    The results and the errors of session calls stay the same.
 
     Args:
       session: the session, whose attribute `run` is replaced.
@@ -56,7 +56,7 @@ def prepare(session: tf.compat.v1.Session) -> None:
 
 
 def _find_key(fetches: Any) -> Hashable:
-    """Return a key for nested fetches; it is valid while the tensors in them exist."""
+    """Return a key of a dict for nested fetches, which is valid while the fetched tensors exist."""
     kind = type(fetches)
     if kind is list or kind is tuple:
         # Leaves are handled without a recursive call, which would take most of the time.
@@ -101,11 +101,12 @@ def _make_call(
 
 
 def _make_filler(fetches: Any, places: Iterator[int]) -> Callable[[list[Any]], Any]:
-    """Return a function that nests a list of values like fetches.
+    """Return a function that puts a list of values into the nesting of `fetches`.
 
     Args:
       fetches: tensors and operations in any nesting.
-      places: an iterator over the index of each leaf in the list of values.
+      places: an iterator that yields, for each tensor or operation in `fetches`, the index of its
+        value in the list.
     """
     kind = type(fetches)
     if kind not in _NESTS:

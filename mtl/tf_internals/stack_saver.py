@@ -67,7 +67,7 @@ class _Members(saveable_object.SaveableObject):
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Sequence | None
     ) -> tf.Operation:
-        """Build an op that stacks the restored slices, and assigns the result to the variable."""
+        """Build an op that assigns the restored slices, stacked along the axis, to the variable."""
         del restored_shapes
         value = tf.ensure_shape(tf.stack(restored_tensors, self._axis), self.op.shape)
         with tf.device(self.op.device):

@@ -25,8 +25,8 @@ class Event(NamedTuple):
 
     Attributes:
       name: the name of the event.
-      start: the time of the start in picoseconds.
-      end: the time of the end in picoseconds.
+      start: the time at which the event starts, in picoseconds.
+      end: the time at which the event ends, in picoseconds.
       stats: {name of a statistic: its value}.
     """
 

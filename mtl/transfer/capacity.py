@@ -3,8 +3,8 @@
 capacity.find_keys("features/items/embedding/Adam", shapes)          # "features/items/keys"
 capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}, initial)
 
-A hash of a key and the number of rows determine the row of a key. So in a larger table, all keys
-have other rows.
+The row of a key depends on a hash of the key, and on the number of rows, so keys move to other rows
+in a larger table.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_table(name: str, names: Iterable[str]) -> str:
       names: the names of all variables, as for `find_keys`.
 
     Returns:
-      `<scope>/embedding`; for all other variables, `name`.
+      The name of the table, `<scope>/embedding`; for all other variables, `name` itself.
     """
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)
@@ -76,10 +76,11 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
     Args:
       keys: the saved keys, int64 of any shape; 0 stands for a free row.
       capacity: the number of rows of the table.
-      where: the name of the checkpoint, for errors.
+      where: the name of the checkpoint, for error messages.
 
     Returns:
-      The index of the saved row for each row of the table, or -1, int64 [capacity].
+      For each row of the table, the index of the saved row with the same key, int64 [capacity]; -1
+      for a free row.
 
     Raises:
       UserError: a key finds no free row.
@@ -100,7 +101,7 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 def place_rows(
     origins: np.ndarray, saved: int, old_shape: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray:
-    """Return the index of the saved row for each row of a variable, or -1.
+    """Return the index of the saved row for each row of a variable; -1 for a row without one.
 
     Args:
       origins: the result of `place_keys`.
@@ -109,7 +110,8 @@ def place_rows(
       shape: the shape of the variable in this run.
 
     Returns:
-      One index for each row, [rows]; for the variable with the keys, in its shape.
+      The indices of the saved rows, [rows]; for the variable with the keys, in the shape of the
+      keys.
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
@@ -128,8 +130,8 @@ def enlarge_tables(
     """Rewrite checkpoints with larger tables; keys keep their learned values.
 
     Args:
-      paths: the paths of the checkpoints, the latest last. An interruption damages at most one
-        checkpoint.
+      paths: the paths of the checkpoints, the latest last. If the process is interrupted, at most
+        one checkpoint is damaged.
       capacities: {scope of a table: new number of rows for its keys}.
       initial: a function from names of variables to {name: initial value in the new shape}.
 
@@ -155,7 +157,7 @@ def _enlarge_table(
     capacity: int,
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Return the variables of a checkpoint that change, {name: new value}."""
+    """Return the new values of the variables that change in a checkpoint, {name: value}."""
     shapes = {name: list(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     keys_name = f"{scope}/{_KEYS}"
     if keys_name not in shapes:  # Another check reports a missing table.

@@ -31,8 +31,8 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write values as a checkpoint, which becomes the latest checkpoint of its folder.
 
     If the values include `global_step` and all variables of a run, the run can continue from the
-    checkpoint in this folder. With other values, the checkpoint can be the source of a `WarmStart`.
-    Without `global_step` in the values, the step of the checkpoint is 0.
+    checkpoint in its folder. A checkpoint with only some variables of a run can still be the source
+    of a `WarmStart`. Without `global_step` in the values, the step of the checkpoint is 0.
 
     Args:
       values: {variable: value}.

@@ -110,7 +110,7 @@ class Decision:
         return name
 
     def _rows_by_key(self, name: str, old: str) -> plan.Rows | None:
-        """Return the origins of a growing table's rows; None if rows keep their places."""
+        """Return which saved row each row of a growing table gets; None if rows keep places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         our_keys = capacity.find_keys(name, self.shapes)
         their_keys = capacity.find_keys(old, self.source.shapes)
@@ -140,7 +140,7 @@ class Decision:
         return self.placed[our_keys]
 
     def _match_rows(self, name: str, old: str) -> plan.Rows | None:
-        """Return the origins of a variable's rows; None if all rows keep their places."""
+        """Return which saved row each row of a variable gets; None if rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         our_names = row_names_lib.find_row_names(self.named, name)
         their_names = self._row_names_there(name, old)
@@ -216,5 +216,5 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def _other_sizes(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
-    """Return an axis, and the sizes of all other axes."""
+    """Return `axis` itself, and the sizes of all other axes of a shape."""
     return axis, [size for index, size in enumerate(shape) if index != axis]

@@ -20,13 +20,13 @@ OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The origins of a variable's rows, if rows have other places in the source.
+    """Which saved row each row of a variable gets, if rows have other places in the source.
 
     Attributes:
       origins: the index of the saved row for each row, or -1 for a new row.
       axis: the axis along which the rows are.
-      num_named: the number of saved rows with a name. Saved rows for unknown values come after
-        these rows.
+      num_named: the number of saved rows with a name. Saved rows for unknown values come after the
+        rows with names.
       is_state: True if the variable is optimizer state.
     """
 
@@ -46,7 +46,7 @@ class Entry:
       outcome: one of `OUTCOMES`; "renamed" means that the saved variable has another name.
       why: the reason in words.
       source: the name of the saved variable; None if the variable gets no saved value.
-      rows: the origins of the rows; None if all rows keep their places.
+      rows: which saved row each row gets; None if all rows keep their places.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Plan:
     """The decisions about all variables of a run.
 
     Attributes:
-      entries: one entry for each variable.
+      entries: the decisions, one for each variable of the run.
       source: the saved variables from which the run starts.
     """
 

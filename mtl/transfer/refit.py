@@ -5,8 +5,9 @@ experiment.Experiment.refit = @refit.TauNormalized()
 refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
-With this setting, `verbs.train` writes the network of `source` with a new kernel and bias in one
-head, evaluates the network, and exports it. The new run is a run without special settings.
+With the setting `Experiment.refit`, `verbs.train` writes the network of `source` with a new kernel
+and bias in one head, evaluates the network, and exports it. Apart from the missing training, the
+new run is like any other run.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Classifier(NamedTuple):
     Attributes:
       kernel: the weights, [H, C].
       bias: the bias, [C].
-      behind: the values of a calibration, {`heads.calibrated.KNOTS` or `LINES`: array}; empty
-        without calibration.
+      behind: the values of the calibration behind the layer, {name `heads.calibrated.KNOTS` or
+        `LINES`: array}; empty without calibration.
       doubts: warnings about values that could not be computed.
     """
 
@@ -107,7 +108,7 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the name of the split from which the layers are computed.
+        """Return the name of the split from whose rows the last layers are computed.
 
         Args:
           train_split: the name of the training split of this run.
@@ -135,8 +136,8 @@ class Refit(abc.ABC):
         """Write the source's checkpoint with new last layers into `model_dir`.
 
         Args:
-          network: the model, with the statistics of the training split.
-          batches: one pass over the split `split_of`, (features, labels), in the current graph.
+          network: the model, whose parts know the statistics of the training split.
+          batches: a dataset of (features, labels), one pass over the split that `split_of` names.
           statistics: the statistics of the columns.
           model_dir: the folder of this run.
           step: the step of the new checkpoint.
@@ -194,10 +195,11 @@ class Refit(abc.ABC):
         """Return a copy of the model without calibration, with the variables of the source.
 
         Args:
-          network: the model. Only the heads of `list_tasks` change.
+          network: the model. Only the heads of the tasks in `list_tasks` change in the copy.
 
         Raises:
-          UserError: one of these heads has a calibration that this method does not compute.
+          UserError: the head of a task in `list_tasks` has a calibration that this method does not
+            compute.
         """
         new_heads = []
         for head in network.heads:
@@ -212,10 +214,11 @@ class Refit(abc.ABC):
         """Check that a head has no calibration that this method does not compute.
 
         Args:
-          head: the head; classes without settings of calibration are always valid.
+          head: the head; a head whose class has no settings of calibration always passes.
 
         Raises:
-          UserError: a setting of calibration differs from its empty value.
+          UserError: the head has a setting, such as `knots`, for a calibration that this method
+            does not compute.
         """
         for name, (empty, fix) in _CALIBRATED.items():
             where = f"{type(head).__name__}.{name} of task {head.name!r}"
@@ -286,7 +289,7 @@ class _Computed(Refit):
     kinds = (heads.MultiClass,)
 
     def list_tasks(self) -> Sequence[str]:
-        """Return a list with the task."""
+        """Return the setting `task` as a list with one entry."""
         return [self.task]
 
     def split_of(self, train_split: str, eval_split: str) -> str:
@@ -297,18 +300,18 @@ class _Computed(Refit):
 
 @checks.dataclass
 class NearestMean(_Computed):
-    """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
+    """Predicts `argmax_c cos(h, m_c)`: m_c is the mean of class c's towers h in the training split.
 
-    The method is the nearest class mean of B. Kang et al., "Decoupling Representation and
-    Classifier for Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c /
-    |m_c|`, because the length of h does not change the order of the classes. The resulting
-    probabilities are not calibrated.
+    The method is the nearest class mean of Kang et al., "Decoupling Representation and Classifier
+    for Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c / |m_c|`, because
+    the length of a tower h does not change the order of the classes. The probabilities of the new
+    classifier are not calibrated.
 
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint, or a model_dir for its latest checkpoint.
-      distance: "cosine", or "euclidean" for the logits `-|h - m_c|^2 / 2`. The paper reports the
-        better of both.
+      distance: the distance of a tower h from the class means m_c: "cosine", or "euclidean" for the
+        logits `-|h - m_c|^2 / 2`. The paper reports the better of the two distances.
     """
 
     distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"
@@ -363,7 +366,7 @@ class _Tau(_Computed):
         """Return the classifier for one value of tau.
 
         Args:
-          tau: a number that is at least 0.
+          tau: how strongly the trained classifier is adjusted, at least 0.
           old: the trained classifier.
           counts: the number of training rows of each class, [C]; None if unknown.
         """
@@ -402,16 +405,16 @@ class _Tau(_Computed):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TauNormalized(_Tau):
-    """`W_c / |W_c|^tau`, without the bias: makes the weights of all classes similar in length.
+    """`W_c / |W_c|^tau`, without the bias: makes weight vectors W_c of all classes similarly long.
 
-    B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
-    arXiv:1910.09217. In a trained classifier, frequent classes have longer weight vectors; with tau
-    = 1, all lengths are equal.
+    The method is from Kang et al., "Decoupling Representation and Classifier for Long-Tailed
+    Recognition", 2020, arXiv:1910.09217. In a trained classifier, frequent classes have longer
+    weight vectors; with tau = 1, all lengths are equal.
 
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint, or a model_dir for its latest checkpoint.
-      taus: values of tau, at least 0. If there are several, the best on `split` is chosen.
+      taus: the candidates for tau, at least 0; `fit` chooses the best one on `split`.
       split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 
@@ -423,15 +426,16 @@ class TauNormalized(_Tau):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogitAdjusted(_Tau):
-    """`b_c - tau log(n_c / sum(n))`: post-hoc logit adjustment by the class frequencies n_c.
+    """`b_c - tau log(n_c / sum(n))`: adjusts the bias b_c of class c by its count n_c of rows.
 
-    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314.
+    The method is the post-hoc logit adjustment of Menon et al., "Long-tail learning via logit
+    adjustment", 2020, arXiv:2007.07314.
 
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier, and with `class_counts`
         from its settings or counted for its `shots`.
       source: a checkpoint, or a model_dir for its latest checkpoint.
-      taus: values of tau, at least 0. If there are several, the best on `split` is chosen.
+      taus: the candidates for tau, at least 0; `fit` chooses the best one on `split`.
       split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 

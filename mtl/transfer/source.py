@@ -83,7 +83,7 @@ def open_source(where: str, location: str) -> Source:
     """Open a checkpoint, the latest checkpoint of a model_dir, or a SavedModel.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       location: the path of a checkpoint or a folder.
 
     Raises:

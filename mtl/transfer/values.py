@@ -3,11 +3,12 @@
 values.write_rows(plan, "mean", model_dir)               # once, in one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable is replaced by an op that reads the checkpoint. So a warm start takes
-no time in a resumed run, and other workers never see a variable without its value. If rows have
-moved, or averages are not up to date, the new values are first written to
-`<model_dir>/warm_start/`. The chief writes them in a graph for a single device, because
-distribution strategies do not give access to initial values.
+The initialiser of a variable is replaced by an op that reads the checkpoint. Because initialisers
+read the checkpoint, a warm start takes no time in a resumed run, and other workers never see a
+variable without its saved value. If rows have moved, or averages are not up to date, the new values
+are first written to `<model_dir>/warm_start/`. The chief computes the values of moved rows and
+updated averages in a graph for a single device, because distribution strategies do not give access
+to initial values.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(transfer_plan: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Write new values that differ from saved values; read all saved values once, as a check.
+    """Write the initial values that differ from the saved values into the folder of this run.
+
+    All saved values are read once, so a damaged source is found before the training starts.
 
     Args:
       transfer_plan: the plan for the variables of the default graph.

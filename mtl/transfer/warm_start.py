@@ -47,7 +47,7 @@ class WarmStart:
     A warm start affects only the first start of a run; a resumed run reads its own checkpoint.
     Variables that are not in the source, such as a new head, have their usual initial values.
     `global_step` starts at 0. `<model_dir>/warm_start.txt` lists the outcome for each variable, and
-    the reason. `python -m launch.warm_start` prints this list before a run.
+    the reason. `python -m launch.warm_start` prints the outcome for each variable before a run.
 
     Rows are matched by name: rows of an embedding table by token, columns of a last layer by class.
     Runs of this library save the names of rows; set `row_names` for other sources.
@@ -59,8 +59,8 @@ class WarmStart:
         names in this run. Each pattern must match a variable in the source.
       exclude: patterns of variables that are not loaded, even if `include` matches them.
       rename: {pattern: replacement}, as in `re.sub`, which converts names in this run into names in
-        the source, such as {"^network/trunk/": "network/body/"}. The first pattern that matches a
-        name decides.
+        the source, such as {"^network/trunk/": "network/body/"}. If several patterns match a name,
+        only the first one applies.
       row_names: {pattern of variables in this run: names of the rows in the source}. The names are
         a list, or a file with one name on each line.
       new_rows: the initial values of rows that are not in the source: "own", values of the
@@ -69,7 +69,8 @@ class WarmStart:
         their usual initial values.
       slots: True also loads optimizer state.
       statistics: True copies the statistics of the columns (vocabularies and moments) from the
-        source, which must then be a model_dir. False computes them from the training split.
+        source, which must then be a model_dir. False computes the statistics from the training
+        split.
     """
 
     source: str
@@ -147,7 +148,7 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """Return a `model_fn` whose training graph starts from the source; call `prepare` before.
+        """Return a `model_fn` whose training graph starts from the source; call `prepare` first.
 
         Args:
           model_fn: a `model_fn` of Estimator, with the arguments features, labels and mode.

@@ -45,16 +45,16 @@ class Activations(Protocol):
     ) -> Activations:
         """Run the network once more, with the same variables and other inputs.
 
-        UPDATE_OPS, such as the moving averages of batch norm, do not run again.
+        This run adds no UPDATE_OPS, such as updates of the moving averages of batch norm.
 
         Args:
-          inputs: the inputs in place of the encoded columns, {column: [B, ...]}.
+          inputs: {column: [B, ...]}, which the network reads instead of the encoded columns.
           draw: 0 repeats the random draws of the first pass, such as dropout; other numbers draw
             anew.
           replace: maps a trainable variable to the tensor that the network reads in its place.
 
         Returns:
-          The activations of the second run of the network.
+          The activations that the network computes from `inputs`.
         """
 
 
@@ -99,13 +99,14 @@ class AuxiliaryLoss(Protocol):
     def __call__(self, activations: Activations) -> tf.Tensor:
         """Compute the losses of rows.
 
-        `row_weights` averages each part over the rows, and the loss is the sum of the averages.
+        A loss may consist of P parts. Each part of the loss is averaged over the rows with the
+        weights of `row_weights`, and the sum of these averages is the loss.
 
         Args:
           activations: the values that the network computed for the rows.
 
         Returns:
-          [B], or [B, P] for P separate parts.
+          The loss of each row, [B]; or [B, P] for a loss of P parts.
         """
 
     def row_weights(self, labels: values.Tensors, heads: Mapping[str, heads_lib.Head]) -> tf.Tensor:
@@ -177,8 +178,8 @@ class AuxiliaryLoss(Protocol):
         """True if the loss reads features of single rows.
 
         If `MultiTaskModel.mixing` mixes rows, the network runs once more, on rows that are not
-        mixed, for losses that read features. Other losses get mixed rows, without features or
-        labels.
+        mixed, for losses that read features. Losses that read no features get the mixed rows,
+        without features or labels.
         """
         return False
 
@@ -191,7 +192,7 @@ class AuxiliaryLoss(Protocol):
     def needs_draws(self) -> bool:
         """True if the loss compares outputs under different random draws, such as dropout.
 
-        A loss of this kind is 0 in evaluation, which has no random draws.
+        In an evaluation, which has no random draws, a loss that needs draws is 0.
         """
         return False
 

@@ -18,7 +18,8 @@ class Statistics(Protocol):
         """Return the JSON values that an accumulator saved.
 
         Args:
-          column: the name of the statistics: a column, a table, or another key of `accumulators()`.
+          column: the name under which the statistics are saved: the name of a column or a table, or
+            another key of `accumulators()`.
 
         Returns:
           {key: JSON value}, with the entries that `Accumulator.save` returned.
@@ -68,11 +69,12 @@ class RowNames(NamedTuple):
       names: the names in order, or the path of a file with a name on each line.
       axis: the axis of the variable that the names describe: 0 for embedding tables, -1 for last
         layers, whose columns are classes.
-      and_unknown: True if rows of unknown names may follow.
-      first, last: the range of `names` that describes this variable; None as `last` means all names
-        from `first` on.
+      and_unknown: True if rows for unknown values may follow the rows with names.
+      first: the index of the first entry of `names` that describes this variable.
+      last: the index after the last entry of `names` that describes this variable; None if all
+        entries from `first` on describe it.
       are_grouped: True if a row stands for a group of names, and the order of all names determines
-        the groups. If any name changes, rows change their meaning.
+        the groups. If any of the names changes, all rows may stand for other names.
       are_a_set: True if the order of grouped names does not matter, and added names do not change
         the meaning of a row.
     """
@@ -118,7 +120,7 @@ class Column(emitting.Emitting, Protocol):
           fitted: the statistics of the training split.
 
         Returns:
-          Columns of the same names and shapes as from `__call__`.
+          Columns with the same names and shapes as in the result of `__call__`.
         """
         return self(features, fitted)
 
@@ -172,7 +174,8 @@ class Column(emitting.Emitting, Protocol):
           features: {field: [B, ...]}.
 
         Returns:
-          {table: int64 [N]}, in which keys may repeat; {} if the column has no growing table.
+          The keys that the batch looks up in each table, {table: int64 [N]}, in which a key may
+          occur several times; {} if the column has no growing table.
         """
         del features
         return {}
@@ -192,7 +195,8 @@ class Column(emitting.Emitting, Protocol):
           fitted: the statistics of the training split, such as vocabularies.
 
         Returns:
-          {limited field: bool [N]}, True for each of the N values of the batch that is unknown.
+          {field: bool [N]} for the fields in `limited_fields`; True for each of the N values of the
+          batch that is unknown.
         """
         del features, fitted
         return {}
@@ -205,8 +209,8 @@ class Column(emitting.Emitting, Protocol):
     def find_ids(self, column: str, values: tf.Tensor, fitted: Statistics) -> tf.Tensor:
         """Look up the ids of values of a field.
 
-        Training looks each distinct value up once, when it reads the rows. The column then reads
-        the ids from `mtl.step.codes`.
+        Training looks each distinct value up once, when it reads the rows. In the graph, the column
+        reads the ids of values from `mtl.step.codes`.
 
         Args:
           column: one of `coded_columns`.
@@ -271,7 +275,7 @@ class Embedding(Protocol):
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The end ids of all blocks of rows except the last; empty if a row stands for several ids.
+        """The ids at which blocks of rows end, except for the last block; empty if ids share rows.
 
         The scope `block_<n>` holds the rows of block n. Ids must be sorted by falling frequency.
         """
@@ -381,7 +385,8 @@ class Tokenizer(Protocol):
 
         Args:
           field: the name of the field.
-          read: a function from a batch {field: [B, ...]} to its texts, strings [N].
+          read: a function that returns the texts of the field in a batch {field: [B, ...]}, strings
+            [N].
 
         Returns:
           The accumulator; None if the tokenizer learns nothing from the training split.

@@ -22,7 +22,8 @@ class Reading(NamedTuple):
       start_step: the global step at which training starts or continues.
       parts: the number of equal, consecutive parts into which this process cuts a batch.
       num_shards: the number of processes that each read a part of the data.
-      shard: the index of this process among these processes, from 0.
+      shard: the index of this process, from 0, among the processes that each read a part of the
+        data.
     """
 
     statistics: columns.Statistics
@@ -53,9 +54,9 @@ class RowOrder(Protocol):
 
     @abc.abstractmethod
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows in some batches.
+        """Return the numbers of the rows at given positions of the batches of given steps.
 
-        Row numbers depend only on the settings, the step and the position. So any number of workers
+        Row numbers depend only on the settings, the step and the position, so any number of workers
         can share a batch, and a run can continue at any step.
 
         Args:
@@ -63,7 +64,7 @@ class RowOrder(Protocol):
           positions: P positions in a batch, int64 [P].
 
         Returns:
-          int64 [S * P], the rows of the first step first.
+          The numbers of the rows, int64 [S * P]; the rows of the first step come first.
         """
 
     @property
@@ -98,7 +99,7 @@ class RowOrder(Protocol):
 
 
 class DecodeOnlyError(Exception):
-    """Raised if Python cannot read a value like `Source.decode`, which must then read the rows."""
+    """Raised if Python code cannot read a value as `Source.decode` does; `decode` then reads it."""
 
 
 class Source(Protocol):
@@ -124,7 +125,7 @@ class Source(Protocol):
           with_labels: False omits the labels, so the records may lack labels.
 
         Returns:
-          {name: [B, ...]}; ragged for the shape (None,).
+          The fields, {name: [B, ...]}; a field of the shape (None,) is ragged.
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
@@ -152,7 +153,7 @@ class Source(Protocol):
         return False
 
     def find_key_type(self, name: str) -> str:
-        """Return the type in which a field is read as a key of rows.
+        """Return the type in which a field is read if its values decide which rows are used.
 
         A source must return "int64" for whole numbers that it cannot read as texts.
 
@@ -184,16 +185,16 @@ class Source(Protocol):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
         """Return all rows of a split in order, without `decode`.
 
-        `Pipeline.cache` keeps the values in memory.
+        The setting `Pipeline.cache` reads the values of all rows once, and keeps them in memory.
 
         Args:
           split: the split.
           spec: the fields to read, features and labels.
 
         Returns:
-          Maps {field: the values of some rows}, in the forms of `mtl.data.packed`; None if
-          unsupported. The iterator may raise `DecodeOnlyError` after some rows; `decode` then reads
-          all rows.
+          Maps {field: the values of several rows}, in the forms of `mtl.data.packed`; None if the
+          source does not support `read_values`. The iterator may raise `DecodeOnlyError` after some
+          rows; `decode` then reads all rows.
         """
         del split, spec
         return None
@@ -208,7 +209,7 @@ class Source(Protocol):
 
         Returns:
           A source of every `num_shards`-th file, from file number `shard` on. The result is None if
-          the files cannot be divided. Every worker then reads all records, and keeps every
+          the files cannot be divided; every worker then reads all records, and keeps every
           `num_shards`-th record.
         """
         del split, num_shards, shard
@@ -217,14 +218,14 @@ class Source(Protocol):
     def list_rows(self, split: str) -> np.ndarray | None:
         """List the numbers of the rows of a split.
 
-        A source that lists rows must hold all rows in memory. Training then shuffles all rows, and
-        gets them from `take_rows`.
+        A source that lists rows must hold all rows in memory. If a source lists its rows, training
+        shuffles all row numbers, and gets the rows from `take_rows`.
 
         Args:
           split: the split.
 
         Returns:
-          int64 [N]; None if rows have no numbers.
+          The row numbers, int64 [N]; None if the rows have no numbers.
         """
         del split
         return None
@@ -232,7 +233,8 @@ class Source(Protocol):
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> Blocks | None:
         """Return the blocks of a split that is not in memory.
 
-        Training then shuffles a window of rows at a time, and reads the next window meanwhile.
+        If a source has blocks, training shuffles a window of rows at a time, and reads the next
+        window meanwhile.
 
         Args:
           split: the split.
@@ -248,13 +250,13 @@ class Source(Protocol):
     def orders_rows(self) -> bool:
         """True if the source decides when and how often training uses each row (`order_rows`).
 
-        All rows of such a source, such as a mixture, are in memory.
+        If True, all rows of the source must be in memory, as for a mixture of sources.
         """
         return False
 
     @property
     def known_steps(self) -> int | None:
-        """The number of future steps with a fixed row order; None if it is fixed for all steps."""
+        """The number of coming steps whose row order is fixed; None if the order never changes."""
         return None
 
     def order_rows(
@@ -262,7 +264,7 @@ class Source(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training requests the rows of a split from `take_rows`.
 
-        If `orders_rows` is True, training calls this method, and the result must not be None.
+        If `orders_rows` is True, training calls `order_rows`, which must not return None.
 
         Args:
           split: the split.
@@ -272,7 +274,7 @@ class Source(Protocol):
           is_shuffled: False keeps the order of the rows.
 
         Returns:
-          The order; None if the source does not order rows.
+          The order of the rows; None if the source does not order rows.
         """
         del split, spec, batch_size, seed, is_shuffled
         return None
@@ -280,7 +282,7 @@ class Source(Protocol):
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records of some rows, as a batch for `decode`.
 
-        Only sources with `list_rows` or `orders_rows` need this method.
+        Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
         Args:
           split: the split.
@@ -315,7 +317,7 @@ class BatchSampler(Protocol):
           rows: the number of rows in each part of a batch.
 
         Raises:
-          UserError: a unit has more than `rows` rows.
+          UserError: a unit, such as a group, has more rows than a part of a batch.
         """
 
     def form_batches(
@@ -340,7 +342,8 @@ class BatchSampler(Protocol):
           parts: the number of equal parts into which a batch is cut.
 
         Returns:
-          Pairs of a batch of raw records, and a mask [rows * parts] that is False for padding.
+          A dataset of pairs: a batch of raw records, and a mask [rows * parts] that is False for
+          rows of padding.
         """
         ...
 
@@ -370,7 +373,7 @@ class RowSampler(Protocol):
     ) -> RowOrder | None:
         """Return the order in which training takes the rows of a split.
 
-        If `order_field` is set, training calls this method, and the result must not be None.
+        If `order_field` is set, training calls `order_by_field`, which must not return None.
 
         Args:
           rows: the numbers of the rows of the split in order, int64 [N].
@@ -381,7 +384,7 @@ class RowSampler(Protocol):
           is_shuffled: False keeps the order of the rows.
 
         Returns:
-          The order; None if the sampler has no `order_field`.
+          The order of the rows; None if the sampler has no `order_field`.
         """
         del rows, values, batch_size, parts, seed, is_shuffled
         return None

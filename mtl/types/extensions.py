@@ -17,8 +17,8 @@ class StepExtension:
     """Changes the graph of a training step; by default, each member changes nothing.
 
     A part of a model may have a property `step_extension`: a function that takes the model, the
-    features and the labels of the step and returns the extension. Parts with the same function
-    share one extension. Each replica builds separate extensions.
+    features and the labels of the step and returns the extension. Parts whose `step_extension` is
+    the same function share one extension. Each replica builds separate extensions.
 
     Attributes:
       sees_gradients: True if the extension reads gradients before the update.
@@ -37,8 +37,8 @@ class StepExtension:
           forward: builds the forward pass of some rows from their features and labels.
 
         Returns:
-          A function with the same arguments and the same kind of result. A step may call the
-          function several times, once for each slice of the batch.
+          A function like `forward`, with the same arguments and the same kind of result. A step may
+          call the function several times, once for each slice of the batch.
         """
         return forward
 
@@ -46,12 +46,13 @@ class StepExtension:
         """Return a context in which columns, network and heads of a forward pass are built.
 
         The context yields a dict, and fills it with {name: tensors} at the exit.
-        `whole_batch.WholeBatch.sum_watched` sums these tensors over the slices of the batch.
+        `whole_batch.WholeBatch.sum_watched` sums the tensors of the dict over the slices of the
+        batch.
         """
         return contextlib.nullcontext({})
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
-        """Return a context around the update; new UPDATE_OPS run before any weight changes.
+        """Return a context around the update; UPDATE_OPS added in it run before any weight changes.
 
         Args:
           found: a `balanced.Balanced`, with the gradients of the whole batch.
@@ -113,7 +114,7 @@ class StepExtension:
           moved: the op that updates the weights.
 
         Returns:
-          The op that completes the step; it must depend on `moved`.
+          The op that completes the step; it must run after `moved`.
         """
         return moved
 

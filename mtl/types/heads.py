@@ -14,7 +14,7 @@ from mtl.types import columns, data, parts, values
 class LossInputs(NamedTuple):
     """Aligned logits, targets and weights of a batch.
 
-    In the shapes of a map, n = H W is the number of places.
+    In the shapes for a map, n = H W is the number of pixels of the map.
 
     A weight of 0 means that the label is missing or ignored. The target of a label with weight 0 is
     any valid value, and the logits are 0, which keeps infinity and NaN out of sums and gradients.
@@ -31,7 +31,9 @@ class LossInputs(NamedTuple):
 
 
 class Head(Protocol):
-    """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
+    """Turns the network's output for one task (tower) into logits, loss, predictions and metrics.
+
+    The variables of a head are in the scope `head/<task>`.
 
     A head may also have the members of the protocols `FittedHead`, `CalibratedHead`, `ClassHead`,
     `MapHead`, `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`,
@@ -75,8 +77,8 @@ class Head(Protocol):
           labels: {label field: [B, ...]}.
 
         Returns:
-          A scalar. If a batch is split into slices or replicas, a step weighs the loss of each
-          slice by this sum.
+          The sum of the weights, a scalar. If a batch is split into slices or replicas, a step
+          weighs the loss of each slice by the sum of the slice's label weights.
         """
 
     @abc.abstractmethod
@@ -87,7 +89,8 @@ class Head(Protocol):
           logits: [B, C].
 
         Returns:
-          {name: [B, ...]}, such as probabilities and class names. Exports serve these outputs.
+          The predictions, {name: [B, ...]}, such as probabilities and class names. Exports serve
+          these outputs.
         """
 
     @abc.abstractmethod
@@ -121,7 +124,8 @@ class Head(Protocol):
           labels: {label field: its value in plain Python}.
 
         Returns:
-          The text of an error, or None. A run calls `check` only to explain an error of the graph.
+          The text of an error; None if the head finds no error. A run calls `check` only to explain
+          an error of the graph.
         """
 
     @property
@@ -170,7 +174,7 @@ class CalibratedHead(Protocol):
     """A head that calibrates its logits."""
 
     def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, such as separately for each value of a feature.
+        """Calibrate logits, for example separately for each value of a feature.
 
         Args:
           logits: [B, C].
@@ -248,8 +252,8 @@ class AddingHead(Protocol):
         Args:
           batches: pairs of features and labels, {field: [B, ...]} each.
           spec: the fields of the data.
-          reading: the settings with which this process reads; each of its parts gets equally many
-            rows.
+          reading: the settings with which this process reads batches; each of the `Reading.parts`
+            of a batch gets equally many added rows.
 
         Returns:
           The batches with additional rows; labels may have additional fields.
@@ -265,14 +269,14 @@ class BatchHead(Protocol):
         """Return the labels of a step's whole batch, with added fields that the head's loss needs.
 
         Training calls `see_batch` once a step, before it cuts the batch into slices. The head may
-        add UPDATE_OPS that write state for the next step. Replicas can communicate here, but not in
-        the loop over slices.
+        add UPDATE_OPS that write state for the next step. Replicas can communicate in `see_batch`,
+        but not in the loop over slices.
 
         Args:
           labels: {field: [B, ...]}, the labels of the batch on this replica.
 
         Returns:
-          {field: [B, ...]}, with all fields of `labels`.
+          The fields of `labels` and the added fields, {field: [B, ...]}.
         """
         return labels
 
@@ -282,7 +286,7 @@ class ComposingHead(Protocol):
 
     @property
     def composes(self) -> Sequence[str]:
-        """The tasks whose logits are the input of this head, in place of a tower."""
+        """The tasks whose logits, instead of a tower, are the input of this head."""
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
@@ -317,7 +321,7 @@ class JointHead(Protocol):
     def joint_kind(self) -> str | None:
         """A text that is equal for heads that differ only in name and label field.
 
-        None if the head has to be computed alone.
+        The value is None if the head cannot be computed together with other heads.
         """
         return None
 
@@ -386,7 +390,7 @@ class CombinedMetric(Protocol):
         """Return a copy of the metric with statistics of the training split.
 
         Returns:
-          A metric of the same name; by default, the metric itself.
+          The copy, which has the same name; by default, the metric itself.
         """
         del statistics
         return self
@@ -444,11 +448,11 @@ class ExampleHead(Protocol):
         """Compute the loss of every example, without weights.
 
         Args:
-          logits: [B, ...], aligned by `examples`.
+          logits: [B, ...], as `examples` returns them.
           targets: [B] or [B, n].
 
         Returns:
-          Losses of the shape of the targets.
+          The losses, in the shape of the targets.
         """
 
 
@@ -481,7 +485,8 @@ class ComparableHead(Protocol):
           others: the logits of the other prediction, [B, C].
 
         Returns:
-          [B], at least 0; 0 if both predictions are equal. Both predictions get gradients.
+          The divergence, [B], at least 0; 0 if both predictions are equal. Both predictions get
+          gradients.
         """
 
 

@@ -1,6 +1,7 @@
 """Protocols for your own `SessionRunHook`s in training.
 
-A setting holds a part that builds a hook for each graph, because a run may build several graphs.
+The setting `Experiment.hooks` lists parts that build hooks, and not hooks, because a run may build
+several graphs, and each graph needs its own hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Steps(Protocol):
     def __getitem__(self, name: str) -> tf.Tensor:
         """Return the scalar with this name; call this method only before the session begins.
 
-        Each call adds an op to the graph.
+        Each call of this method adds an op to the graph.
         """
 
 

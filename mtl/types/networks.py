@@ -14,7 +14,8 @@ class Mixture(NamedTuple):
     """Rows of a batch, each mixed with a partner row.
 
     Attributes:
-      inputs: {column: [B, ...]}; columns that are not mixed keep the values of the row.
+      inputs: the inputs of the network, {column: [B, ...]}; in columns that are not mixed, each row
+        keeps its own values.
       partners: [B] int32, the index of each row's partner; a permutation.
       share: scalar in [0, 1], the share of the row itself; its partner has the share 1 - share.
     """
@@ -27,8 +28,9 @@ class Mixture(NamedTuple):
 class Mixing(Protocol):
     """Mixes the encoded rows of a training batch before the network, as in mixup.
 
-    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. Both
-    loss terms are divided by the same sum of weights, because partners are a permutation.
+    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. The
+    losses for the labels of the rows and of their partners are divided by the same sum of label
+    weights, because the partners are a permutation of the rows.
     """
 
     @abc.abstractmethod
@@ -44,12 +46,12 @@ class Mixing(Protocol):
 
     @property
     def is_even(self) -> bool:
-        """True if all values are weighted means; False if some are the partner's values."""
+        """True if each mixed value is a weighted mean; False if some are those of the partner."""
         return True
 
 
 class Towers(dict[str, "tf.Tensor"]):
-    """The tower of each task, {task: [B, H]}, with the shared outputs below the towers.
+    """The network's outputs: {task: tower [B, H]}, and the outputs of the layers that tasks share.
 
     If the label of a task is a map, its tower is also a map, [B, H, W, C].
 
@@ -81,7 +83,8 @@ class Network(emitting.Emitting, Protocol):
             batch.
 
         Returns:
-          {task: [B, H]}, or {task: [B, H, W, C]} for labels that are maps, as `Towers`.
+          The towers, {task: [B, H]}, as `Towers`; if the label of a task is a map, its tower is
+          [B, H, W, C].
         """
 
     @property

@@ -39,8 +39,8 @@ class RunHooks(NamedTuple):
     Attributes:
       first: hooks that run before all others.
       of_steps: `monitoring.hooks.StepHook`s, which share the fetches of a session call.
-      before_saving: hooks that run after `of_steps`, before the session saves and evaluates
-        checkpoints.
+      before_saving: hooks that run after the hooks in `of_steps`, and before the session saves and
+        evaluates checkpoints.
       last: hooks that run after the session has saved and evaluated checkpoints.
     """
 
@@ -54,10 +54,10 @@ class RunObserver:
     """Adds an optional feature to a training run; by default, each member does nothing.
 
     `runs/observers.py` opens the observers of a run in each process, and calls the members of an
-    observer in the order of this class. Only the chief prepares, builds hooks, saves and writes
-    results. The chief, or the evaluator of a cluster, evaluates and calls `watch_evaluation` and
-    `log`. `launch.debug` also opens observers, and calls the members that change the data and the
-    graph of the step.
+    observer in the order of this class. Only the chief calls `prepare`, `build_hooks`, `save` and
+    `write_results`. The process that evaluates, which is the chief or the evaluator of a cluster,
+    calls `watch_evaluation` and `log`. `launch.debug` also opens observers, and calls the members
+    that change the data and the graph of the step.
 
     Attributes:
       due_every: numbers of steps; a session call ends at every multiple, so hooks run at that step.
@@ -193,9 +193,9 @@ def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 
     """Fail unless a setting is two global steps in order, [first, last].
 
     Args:
-      where: the name of the setting, for errors.
-      steps: its value.
-      rule: the rule for errors about type and length, which follows the word "must".
+      where: the name of the setting, for error messages.
+      steps: the value of the setting.
+      rule: the rule in errors about type and length, which follows the word "must".
 
     Raises:
       UserError: `steps` is not a list of two whole numbers, the first step is below 1, or the last

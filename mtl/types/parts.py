@@ -18,7 +18,7 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     Args:
       part: any part; its class need not derive from the protocol.
       protocol: the protocol that declares the member, such as `Head`.
-      name: the name of the member.
+      name: the name of the member, a method or a property.
 
     Returns:
       The value of a property, or a bound method.
@@ -35,7 +35,8 @@ class EntrywisePart(Protocol):
     def is_entrywise(self) -> bool:
         """True if the part ignores names of variables, and computes each entry independently.
 
-        Return False for subclasses of your class, because a subclass may use names or mix entries.
+        In your own class, return False for subclasses, because a subclass may use names or mix
+        entries.
         """
         return False
 
@@ -44,7 +45,7 @@ def are_entrywise(parts: Iterable[object]) -> bool:
     """Return True if `EntrywisePart.is_entrywise` is True for all parts.
 
     Args:
-      parts: any parts; a part without this property counts as False.
+      parts: any parts; a part without the property `is_entrywise` counts as False.
     """
     return all(read_member(part, EntrywisePart, "is_entrywise") for part in parts)
 
@@ -53,10 +54,11 @@ def walk_parts(part: Any) -> Iterator[Any]:
     """Walk through a part, and through all parts nested in its settings.
 
     Args:
-      part: a part, or a list, tuple or map of parts. Other values, such as numbers, are skipped.
+      part: a part, or a list, tuple or map of parts. Values that are not parts, such as numbers,
+        are skipped.
 
     Yields:
-      Each part before its nested parts; a part that occurs twice is yielded twice.
+      All parts, each before the parts in its settings; a part that occurs twice is yielded twice.
     """
     if isinstance(part, Mapping):
         part = list(part.values())
@@ -76,7 +78,7 @@ def check_parts(parts: object, member: str, owner: object) -> None:
     Args:
       parts: a part, or a list or map of parts; parts nested in settings are checked, too.
       member: the method to call: "check_model" takes the model, and "check_experiment" takes the
-        experiment. The method raises a UserError if the part does not suit another part.
+        experiment. The method must raise a UserError if its part does not suit the other parts.
       owner: the argument of the method, the model or the experiment.
     """
     for part in walk_parts(parts):

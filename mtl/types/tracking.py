@@ -50,8 +50,8 @@ class RunDescription:
 class TrackedRun(Protocol):
     """A run that a tracker has begun or continued.
 
-    One thread, separate from the training, makes all calls. A call may be slow or raise any error;
-    the training continues.
+    One thread, separate from the training, calls all methods of the object. A call may be slow or
+    raise any error; the training continues.
     """
 
     @property
@@ -65,8 +65,9 @@ class TrackedRun(Protocol):
 
         Args:
           step: the global step.
-          metrics: {name: value}; values may be NaN. Names begin with train/, with eval/, or with
-            eval_<split>/. If a run has stages, the name of the stage precedes this prefix.
+          metrics: {name: value}; values may be NaN. The names of metrics begin with train/, with
+            eval/, or with eval_<split>/. If a run has stages, the name of the stage precedes train/
+            or eval/.
         """
 
     def add_file(self, path: str, folder: str) -> None:
@@ -117,8 +118,8 @@ class Tracker(Protocol):
     def start(self, run: RunDescription) -> TrackedRun:
         """Begin a new run of the tracker, or continue an existing run.
 
-        If this method raises an error, the process logs the error, and calls the method again some
-        seconds later.
+        If `start` raises an error, the process logs the error, and calls `start` again some seconds
+        later.
 
         Args:
           run: the description of the run; if `run.run_id` is set, the tracker continues that run.
@@ -132,8 +133,8 @@ def check_trackers(where: str, trackers: Any) -> None:
     """Fail unless a setting is a list of trackers with different names.
 
     Args:
-      where: the name of the setting, for errors.
-      trackers: its value.
+      where: the name of the setting, for error messages.
+      trackers: the value of the setting.
 
     Raises:
       UserError: the value is not a list, an entry is not a tracker, or a name is invalid or occurs

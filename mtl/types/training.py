@@ -14,7 +14,7 @@ class Weighting(Protocol):
     """Scales the loss of each task; variables for state are in the scope `balancing`.
 
     If neither the weighting nor the surgery reads losses, each slice of a batch passes through the
-    network only once. In this case, `losses` are the losses of the first slice, not of the whole
+    network only once, and the argument `losses` has the losses of the first slice, not of the whole
     batch.
     """
 
@@ -28,7 +28,7 @@ class Weighting(Protocol):
         """Weigh the losses of the tasks.
 
         The weight of a task is the derivative of its scaled loss with respect to its loss. The
-        derivative with respect to the loss of any other task must be 0.
+        derivative of a scaled loss with respect to the loss of any other task must be 0.
 
         Args:
           losses: {task: scalar}, of the whole batch; exactly 0 for a task without labels in the
@@ -49,7 +49,7 @@ class ForwardPass(Protocol):
 
     @property
     def losses(self) -> values.Tensors:
-        """{task: scalar}, weighted; the sum over all passes is the batch's loss of each task."""
+        """{task: scalar}, the weighted losses of this pass; passes add up to the batch's losses."""
 
     @property
     def shared(self) -> Sequence[tf.Tensor]:
@@ -69,7 +69,7 @@ class Batch(Protocol):
 
     @property
     def first(self) -> ForwardPass:
-        """The first forward pass on this replica; a single pass covers the whole batch."""
+        """The first forward pass on this replica; the only pass if nothing divides the batch."""
 
     def sum(
         self, function: Callable[[ForwardPass], values.Nested], update: bool = False
@@ -81,7 +81,7 @@ class Batch(Protocol):
           update: True runs the UPDATE_OPS of the slices; exactly one call in a step must pass True.
 
         Returns:
-          The sums, nested like the results of the function.
+          The sums, nested like the results of `function`.
         """
 
 
@@ -118,8 +118,8 @@ class Surgery(Protocol):
 
         Returns:
           N gradients, summed over all passes of the batch: sparse for looked-up variables, None for
-          variables that no loss depends on. The second result holds monitors for TensorBoard,
-          {name: scalar}.
+          variables that no loss depends on. The second entry of the returned pair has scalars to
+          monitor in TensorBoard, {name: scalar}.
         """
 
 

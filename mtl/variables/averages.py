@@ -30,7 +30,8 @@ def list_read_averages() -> dict[str, tf.Variable]:
 class Averaging(tf.compat.v1.train.Optimizer):
     """Updates averages of variables.
 
-    In place of the gradient of a table, the optimizer gets the old values of the table's rows.
+    For an embedding table, the optimizer gets the values that changed rows had before the step,
+    instead of a gradient.
     """
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):

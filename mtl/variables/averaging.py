@@ -7,10 +7,12 @@ Training itself does not use the averages. A checkpoint has `<variable>` and `<v
 An exported model has only the averages, under the names of the variables.
 
 In an embedding table, a step averages only the rows in the batch. The average of a row is updated
-when the row is looked up, or when `value_in` reads the row from a checkpoint. In between, the row w
-does not change, so one update stands for k steps: `a <- w + d_1 ... d_k (a - w)`. The variable
-`<table>/average_decay` has the logarithm of the product of all decays up to the last update of each
-row. The variable `average_decay` has the logarithm of the product up to the last step.
+when the row is looked up, or when `value_in` reads the row from a checkpoint. Between two updates
+of the average a of a row, the row w does not change, so one update with the decays d of the k
+missed steps makes up for these steps: `a <- w + d_1 ... d_k (a - w)`. For each row, the variable
+`<table>/average_decay` has the logarithm of the product of all decays up to the last update of the
+row. The variable `average_decay` has the logarithm of the product of all decays up to the last
+step.
 """
 
 from __future__ import annotations
@@ -34,18 +36,22 @@ _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
 
 @checks.dataclass
 class ExponentialAverage:
-    """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
+    """An average a of weights w: `a <- d a + (1 - d) w` with `d = min(decay, (1 + t) / (10 + t))`.
 
-    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. In the
-    paper, all steps count equally; here, the last steps count most. The formula of d with the
-    global step t comes from `tf.train.ExponentialMovingAverage`. In the first step, `a` becomes w.
+    The average is updated after every step t.
+
+    The method is from Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
+    1992. In the paper, the weights of all steps count equally; here, the weights of the last steps
+    count most. The formula of the decay d, with the global step t, comes from
+    `tf.train.ExponentialMovingAverage`. In the first step, the average a is set to the weights w.
     The moving averages of batch norms are averaged as well, because they must fit the averaged
     weights. If a row of a table is not in the batch, the step averages its unchanged weights. A
     variable that is frozen for the whole run has no average. The average of a variable that is
     frozen up to a step does not change before this step.
 
     Attributes:
-      decay: the largest d, in [0, 1). The average covers about the last `1 / (1 - decay)` steps.
+      decay: the largest value of the decay d, the factor of the old average, in [0, 1). The average
+        covers about the last `1 / (1 - decay)` steps.
     """
 
     decay: checks.Rate = 0.999
@@ -64,7 +70,8 @@ class ExponentialAverage:
           variables: the N trained variables.
           step: the global step, before it is incremented.
           moves: True if this step changes the variables: a bool scalar of the graph, or Python's
-            True. If False, the averages do not change.
+            True. If `moves` is False, the averages do not change, except in the first step of a
+            run.
         """
         names = {patterns.variable_name(variable) for variable in variables}
         statistics = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
@@ -85,11 +92,12 @@ class ExponentialAverage:
 def read_average(variable: tf.Variable) -> tf.Tensor:
     """Return a variable's average after the previous step; in step 0, the variable's value.
 
-    Code that calls this function must check that `Update.average` is set, which updates the
-    average.
+    Code that calls this function must check that `Update.average` is set, because otherwise no step
+    updates the average.
 
     Args:
-      variable: a variable that a loss depends on, with a dense gradient. For other variables,
+      variable: a variable that a loss depends on, with a dense gradient. If code reads the average
+        of a variable that no loss depends on, or of an embedding table with a sparse gradient,
         building the update raises a UserError.
 
     Returns:
@@ -133,7 +141,8 @@ def rows_before(
 ) -> list[types.Gradient]:
     """Return the current values of those table rows that an optimizer will change.
 
-    A variable with a dense gradient changes in all its entries, so its values are not needed.
+    All entries of a variable with a dense gradient change, so the average needs no earlier values
+    of such a variable.
 
     Args:
       gradients: N gradients; a sparse gradient has the row numbers.
@@ -141,7 +150,8 @@ def rows_before(
       moves_all_rows: N flags, True if the optimizer also changes rows without a gradient.
 
     Returns:
-      N values: IndexedSlices for tables with sparse gradients, else the scalar 0.
+      One value for each variable: the rows as IndexedSlices for a table with a sparse gradient,
+      else the scalar 0.
     """
 
     def take_rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
@@ -167,7 +177,8 @@ def is_decay(name: str) -> bool:
     """Return True if a variable has the decays of a table's averages; 0 means up to date.
 
     Args:
-      name: the name of a variable, without ":0". The total decay, `average_decay`, also counts.
+      name: the name of a variable, without ":0". The function also returns True for the total
+        decay, `average_decay`.
     """
     return name.rpartition("/")[2] == averages.DECAY
 
@@ -178,7 +189,7 @@ def is_total(variable: tf.Variable) -> bool:
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return the name of a variable's final value in a checkpoint: of its average, if there is one.
+    """Return the name of a variable's average in a checkpoint; its own name if it has no average.
 
     At step 0, averages are not yet valid, so the result is the name of the variable.
 
@@ -194,7 +205,8 @@ def name_in(reader: Any, name: str) -> str:
 def is_behind(reader: Any, name: str) -> bool:
     """Return True if `value_in` may differ from the value in a checkpoint.
 
-    The values differ for averages of tables, which may not be up to date, and for pruned variables.
+    `value_in` updates the averages of tables, which may not be up to date, and sets the pruned
+    weights of variables to 0.
 
     Args:
       reader: a reader of `tf.train.load_checkpoint`.
@@ -212,8 +224,8 @@ def value_in(reader: Any, name: str) -> np.ndarray:
       name: the name of a variable, of an average, or of the decays of a table.
 
     Returns:
-      An array in the saved shape and type. All decays of a table equal the total decay, because the
-      averages are up to date.
+      An array in the saved shape and type. Decays of a table are returned as equal to the total
+      decay, because the returned averages are up to date.
     """
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))

@@ -35,23 +35,27 @@ class Freezing:
 
     A variable that is frozen for the whole run is not trainable in TensorFlow's sense: it has no
     gradient and no optimizer state, and balancing, clipping, weight decay and penalties ignore it.
-    A variable that is frozen up to a step has optimizer state from the start. Before this step,
-    neither the weights nor the state change: the optimizer's op is in a branch that does not run,
-    and the norm and clipping count the gradient as 0. But each step still computes the gradient of
-    the variable, and balancing uses it. A long frozen stage is cheaper as a separate run.
+    A variable that is frozen up to a step has optimizer state from the start. As long as the
+    variable is frozen, neither its weights nor its optimizer state change: the optimizer's op is in
+    a branch that does not run, and the global norm and clipping count the gradient of the variable
+    as 0. But each step still computes the gradient of a variable that is frozen up to a step, and
+    balancing uses this gradient. If variables are frozen for many steps, a separate run for these
+    steps is cheaper.
 
     Attributes:
       frozen: patterns (see `mtl.variables.patterns`) of variables that are frozen for the whole
         run.
       until: {pattern: the global step from which its variables are trained, above 0}. If several
-        patterns match a variable, the last step counts.
+        patterns match a variable, the largest of their steps applies.
       entries: {pattern: a part of `mtl.variables.masks`, which chooses the entries of a variable
-        that are trained}. The first pattern that matches a variable decides. The other entries do
-        not change at all, with any optimizer, and their gradient counts as 0. A step then reads and
-        writes the whole variable, even all rows of an embedding table.
-      batch_norm: how batch norms with frozen moving averages work in training. "inference"
-        normalises by the averages, and does not change them. "adapt" normalises by the batch and
-        updates the averages, as published code often does with networks that it calls frozen.
+        that are trained}. If several patterns match a variable, only the first one applies. Entries
+        that are not chosen do not change at all, with any optimizer, and their gradient counts as
+        0. Each step reads and writes all entries of a variable that `entries` matches, even all
+        rows of an embedding table.
+      batch_norm: how batch norms with frozen moving averages work in training. With "inference", a
+        batch norm normalises by its moving averages, and does not change them. With "adapt", a
+        batch norm normalises by the batch and updates its moving averages, as published code often
+        does with networks that it calls frozen.
     """
 
     frozen: Annotated[Sequence[str], patterns.check_patterns] = ()
@@ -86,7 +90,8 @@ class Freezing:
           variable: a variable, or its name.
 
         Returns:
-          0 if the variable is never frozen, and infinity if it is frozen for the whole run.
+          The step: 0 if the variable is never frozen, and infinity if it is frozen for the whole
+          run.
         """
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
@@ -101,8 +106,8 @@ class Freezing:
 
         Returns:
           A function that builds a step in which the chosen variables are frozen. If a variable is
-          frozen, the step has a further scalar, `frozen_weights`. The function raises a UserError
-          if a pattern of the settings matches no variable.
+          frozen, the step has a further scalar, `frozen_weights`. The returned function raises a
+          UserError if a pattern of `Freezing` matches no variable.
         """
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
@@ -133,7 +138,7 @@ def release_part() -> contextlib.AbstractContextManager[object]:
 
 
 def holds_some() -> bool:
-    """Return True if `Freezing` has a setting, in the step that is being built."""
+    """Return True if the `Freezing` of the step that is being built chooses variables."""
     scope = _FREEZING.get().scope
     return scope is not None and scope.freezing.holds_some
 
@@ -145,8 +150,8 @@ def first_step(variable: tf.Variable) -> float:
       variable: a variable of the graph.
 
     Returns:
-      0 if the variable is never frozen, or if no step is being built; infinity if the variable is
-      frozen for the whole run.
+      The step: 0 if the variable is never frozen, or if no step is being built; infinity if the
+      variable is frozen for the whole run.
     """
     scope = _FREEZING.get().scope
     return scope.first_step(variable) if scope else 0
@@ -176,7 +181,7 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
       variable: a variable, or a shard of a table.
 
     Returns:
-      bool in the shape of the variable; None if all entries are trained.
+      The mask, bool in the shape of the variable; None if all entries are trained.
     """
     mask = find_mask(variable)
     if mask is None:
@@ -187,7 +192,7 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """Return the mask of a shard of a table; for the mask, rows of other shards are zeros."""
+    """Return the mask of a shard; the mask sees rows of the table's other shards as zeros."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
@@ -196,13 +201,13 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
     """Decide whether training updates a moving average of a batch norm.
 
-    Patterns of `Freezing` may match the average, so the name of the average is noted.
+    The name of the moving average is recorded, because patterns of `Freezing` may match it.
 
     Args:
       average: the variable with the moving average.
 
     Returns:
-      True or False; a bool scalar of the graph if the answer depends on the global step.
+      True or False if the decision is the same in all steps; else a bool scalar of the graph.
     """
     scope = _FREEZING.get().scope
     if scope is None or not (scope.part_names or scope.freezing.holds_some):
@@ -214,7 +219,7 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Compare the global step with the first step of a variable.
+    """Compare the global step with the first step in which a variable is trained.
 
     Args:
       step: a result of `first_step`.

@@ -46,7 +46,7 @@ class Rows:
         """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
-          UserError: the variable has no such axis, or has fewer rows.
+          UserError: the variable has no axis `axis`, or has fewer rows than `rows` needs.
         """
         shape = weights.shape
         fits = -shape.rank <= self.axis < shape.rank
@@ -66,7 +66,7 @@ class FromFile:
 
     Attributes:
       path: the path of the file. The array in the file must broadcast to the shape of the variable.
-        Entries that are not 0 are trained.
+        Entries of the variable are trained where the array is not 0.
     """
 
     path: Annotated[

@@ -3,8 +3,9 @@
 with moved.move([kernel, table], [change, rows]):        # IndexedSlices shift table rows
     losses = build_pass()                                # a pass inside `read_moved`
 
-The variables themselves do not change: no op assigns a variable, so such passes do not affect
-training. In an embedding table, only the rows that the batch looks up are shifted.
+The variables themselves do not change, because no op assigns them, so forward passes on shifted
+weights do not affect training. In an embedding table, only the rows that the batch looks up are
+shifted.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Add the changes of a table to looked-up rows.
+    """Add the changes that `move` has set for a table to looked-up rows of the table.
 
     Args:
       rows: rows of the table without changes, [..., D].

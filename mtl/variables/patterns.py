@@ -4,8 +4,8 @@
 
 A pattern is a regular expression. A pattern matches a variable if `re.search` finds it anywhere in
 the variable's full name, such as `network/hidden_0/kernel` (with scopes, without `:0`). So the
-pattern `hidden_0` also matches `hidden_01`. To match only one of them, write `/hidden_0/`, or
-anchor the pattern with `^` and `$`.
+pattern `hidden_0` also matches `hidden_01`. To match only `hidden_0`, write `/hidden_0/`, or anchor
+the pattern with `^` and `$`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_patterns(where: str, patterns: Collection[str]) -> None:
     """Check that a setting is a list of regular expressions.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       patterns: the value of the setting; [] is valid.
 
     Raises:
@@ -48,7 +48,7 @@ _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
 def variable_name(variable: Variable) -> str:
-    """Return the name of a variable, with which patterns are compared.
+    """Return the full name of a variable, with which `matches` compares patterns.
 
     The copies of a variable on all replicas have the same name. Shards of a table have the table's
     name.
@@ -57,7 +57,7 @@ def variable_name(variable: Variable) -> str:
       variable: a variable, or a name, which is returned unchanged.
 
     Returns:
-      The name with its scopes, without ":0".
+      The name of the variable with its scopes, without ":0".
     """
     if isinstance(variable, str):
         return variable
@@ -69,8 +69,8 @@ def shard_name(variable: tf.Variable) -> str:
     """Return the name of a variable in the graph, without ":0".
 
     Args:
-      variable: a variable, or a shard, whose name is `<table>/part_<n>`. All replicas give the same
-        name.
+      variable: a variable, or a shard, whose name is `<table>/part_<n>`. All copies of a variable
+        on replicas get the same name.
     """
     return _COPY.sub("", variable.name)
 
@@ -91,7 +91,7 @@ def select_variables(
     """Return the variables that match a pattern.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       pattern: a regular expression; it may match any part of the name.
       variables: variables, or their names.
       rule: the rule of the setting, for errors.

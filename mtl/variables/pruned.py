@@ -1,9 +1,9 @@
-"""Gives code in the graph the masks of pruned variables.
+"""Makes the masks of pruned variables available to code that builds the graph.
 
 pruned.kept_entries(variable)        # zeros and ones, or None
 
-`mtl.sparsity` prunes weights, and sets the masks here. Code that changes gradients, and layers that
-look up rows, read the masks.
+`mtl.sparsity` prunes weights, and passes their masks to `hold_masks`. Code that changes gradients,
+and layers that look up rows of tables, read the masks from this module.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def is_owner(name: str, weights: str) -> bool:
     """Return True if a variable marks which weights of another variable belong to a task.
 
     Args:
-      name: the name of the variable that may have the marks, for any task.
+      name: the name of the variable that may mark weights for a task.
       weights: the name of the variable with the weights.
     """
     return name.startswith(f"{weights}{_OWNER}")
@@ -80,7 +80,7 @@ def find_weights(name: str) -> str:
     """Return the name of the variable that a mask belongs to.
 
     Args:
-      name: the name of a mask. Any other name is returned unchanged.
+      name: the name of a variable. A name that is not the name of a mask is returned unchanged.
     """
     return name.removesuffix(f"/{_MASK}")
 
@@ -101,8 +101,8 @@ def hold_masks(
     """Set the masks that `kept_entries` returns within the context.
 
     Args:
-      masks: {name of a variable: float32 zeros and ones that broadcast to it}. None stands for a
-        pruned variable whose pruned weights are still trained. Masks may be added later.
+      masks: {name of a variable: float32 zeros and ones that broadcast to it}. The mask is None for
+        a pruned variable whose pruned weights are still trained. Masks may be added later.
     """
     return _MASKS.set(masks)
 
@@ -115,7 +115,7 @@ def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
 
     Returns:
       float32, 0 for pruned entries and 1 for others, in a shape that broadcasts to the variable.
-      None if all entries are trained, even in a pruned variable.
+      The mask is None if all entries are trained, even in a pruned variable.
     """
     return _MASKS.get().get(patterns.variable_name(variable))
 
@@ -152,14 +152,15 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
       rank: the rank of the variable.
 
     Returns:
-      [..., D] for a mask with rows of D entries; the mask itself if it is the same for all rows.
+      The entries for the given rows, [..., D], if the mask has rows of D entries; the mask itself
+      if it is the same for all rows.
     """
     has_rows = mask.shape.rank == rank and mask.shape[0] != 1
     return tf.gather(mask, ids) if has_rows else mask
 
 
 def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
-    """Return the entries of a mask for the values of a gradient.
+    """Return the entries of a mask that belong to the values of a gradient.
 
     Args:
       mask: the mask of the variable.
@@ -178,8 +179,9 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
       checkpoint: the path of the checkpoint.
 
     Returns:
-      (pruned weights, all weights, packed bytes). Packed bytes are the size of the float32 values
-      after zlib, with 0 for pruned weights. None if the checkpoint has no pruned variables.
+      Three numbers, (pruned weights, all weights, packed bytes). Packed bytes are the size of the
+      float32 values after zlib, with 0 for pruned weights. The result is None if the checkpoint has
+      no pruned variables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(find_weights, reader.get_variable_to_shape_map())

@@ -44,7 +44,8 @@ def read_names(names: types.RowNames) -> list[str]:
     """Return the names as a list of strings; names in a file are read.
 
     Args:
-      names: names, or the path of a file. Only the names from `first` to `last` are returned.
+      names: names, or the path of a file; the fields `first` and `last` choose the names that are
+        returned.
 
     Returns:
       The names in order. A name in a file that is not valid UTF-8 has surrogate escapes.
@@ -81,8 +82,8 @@ def join(
 
     Args:
       named: {scope: names}.
-      more: {scope: names}. If `named` also has a scope, these names replace its names. But if
-        `are_a_set` is True, they are added.
+      more: {scope: names}. If `named` also has a scope of `more`, the names in `more` replace the
+        names in `named`; if `are_a_set` is True, they are added to the names in `named`.
 
     Returns:
       {scope: names}. Joined sets are sorted.
@@ -103,7 +104,8 @@ def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     """Write the names of rows beside the checkpoints.
 
     Args:
-      named: {scope: names}. For names in a file, the path and the checksum of the file are written.
+      named: {scope: names}. If names are in a file, the path and the checksum of the file are
+        written instead of the names.
       model_dir: the folder of the checkpoints.
     """
     entries = {scope: _make_entry(names) for scope, names in named.items()}
@@ -183,7 +185,7 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
       variable: the name of the variable.
 
     Returns:
-      The names; None if the variable is in none of the scopes.
+      The names for the variable; None if the variable is in none of the scopes.
     """
     scopes = [scope for scope in named if f"{variable}/".startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
@@ -196,13 +198,16 @@ def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: 
     this number determines which row a value is hashed to.
 
     Args:
-      old: the names of the first rows of the old table.
-      new: the names of the first rows of the new table.
+      old: the names of the rows of the old table, without its last rows, which are for unknown
+        values.
+      new: the names of the rows of the new table, without its last rows, which are for unknown
+        values.
       old_size: the number of rows of the old table; rows without a name are for unknown values.
       new_size: the number of rows of the new table.
 
     Returns:
-      The index of the old row for each new row, or -1, int64 [new_size].
+      For each row of the new table, the index of the matching row of the old table, or -1, int64
+      [new_size].
     """
     places = {name: place for place, name in enumerate(old)}
     origins = [places.get(name, -1) for name in new]
@@ -216,8 +221,9 @@ def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
     """Check that each value is a list of names, or the path of an existing file.
 
     Args:
-      where: the name of the setting, for errors.
-      named: {pattern: names, or the path of a file}. A remote file is not looked up.
+      where: the name of the setting, for error messages.
+      named: {pattern: names of rows, or the path of a file of names}. The check does not test
+        whether a remote file exists.
 
     Raises:
       UserError: the setting is not a map from texts, a value is neither a list nor a tuple of

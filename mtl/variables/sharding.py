@@ -5,9 +5,9 @@ distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 with sharding.Sharding(servers=4, min_bytes=1 << 26).cut_tables():
     table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
-A shard is a variable `<table>/part_<n>`; the shards are placed on the servers in turn. Patterns
-match the name of the table. A checkpoint has the table as one tensor, so a run with a different
-number of shards can restore it.
+A shard is a variable `<table>/part_<n>`; the shards are placed on the servers in turn. Patterns of
+variables are compared with the name of the table, not with the names of its shards. A checkpoint
+has the table as one tensor, so a run with a different number of shards can restore it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Sharding:
           dtype: the type of the table.
 
         Returns:
-          1 or more, but at most the number of servers or rows; 1 for a table below `min_bytes`.
+          The number of shards: at most one for each server, for each row, and for each `min_bytes`
+          of the table, but at least 1.
         """
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))

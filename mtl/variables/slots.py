@@ -32,7 +32,8 @@ def find_first_value(variable: tf.Variable) -> float:
       variable: a slot, `<variable>/<slot>`.
 
     Returns:
-      The value if it is constant and equal in all entries; else 0, and 0 for trainable variables.
+      The initial value if it is a constant that is equal in all entries; 0 for all other slots, and
+      for trainable variables.
     """
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0

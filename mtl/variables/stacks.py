@@ -6,11 +6,11 @@ stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=z
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
 A model with a thousand tasks has thousands of small variables. Each variable has about forty ops,
-which initialise, save, restore and update it. A stack has these ops once for all its members, the
-variables of the single tasks. In the graph, a stack has the name of its first member. A checkpoint
-has all members (`tf_internals.stack_saver`), so a graph with stacks can continue the run of a graph
-without stacks. Code that chooses variables by name sees only the first member. So
-`MultiTaskModel.stacks_tasks` allows stacks only if a model has no such code.
+which initialise, save, restore and update it; a stack has these ops only once for all its members,
+the variables of the single tasks. In the graph, a stack has the name of its first member. A
+checkpoint has all members (`tf_internals.stack_saver`), so a graph with stacks can continue the run
+of a graph without stacks. Code that chooses variables by name sees only the first member, so
+`MultiTaskModel.stacks_tasks` allows stacks only in a model without such code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Stack(NamedTuple):
     """The names of a stack's members, and the axis along which the members are stacked.
 
     Attributes:
-      names: the names of the members, in order. In the graph, the stack has the first of them.
+      names: the names of the members, in order. In the graph, the name of the stack is the name of
+        its first member.
       axis: the axis of the stack, at least 0; members do not have this axis.
     """
 
@@ -69,7 +70,8 @@ def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
     """Let networks within the context build separate ops for each task.
 
     In a batched product over all tasks, the gradient of one task's loss by another task's variables
-    is 0 and not None. Surgery would then treat the variables as shared variables.
+    is 0 and not None, so surgery would treat the variables of one task as variables that tasks
+    share.
 
     Args:
       when: False lets networks build batched products.
@@ -93,8 +95,8 @@ def create(
 
     Args:
       scopes: T scopes, relative to the open variable scope.
-      name: the name of a member in its scope.
-      shape: the shape of the stack, with T along the axis.
+      name: the name that every member has in its scope, such as "logits/bias".
+      shape: the shape of the stack, with the T members along `axis`.
       axis: the axis along which the members are stacked.
       initializer: a function that creates the initial values of the stack.
     """
@@ -163,7 +165,7 @@ def expand_names(names: Sequence[str]) -> list[str]:
 def add_saver() -> tf.compat.v1.train.Saver | None:
     """If the graph has stacks, add a saver that saves their members, and return the saver.
 
-    The saver is not yet built.
+    The returned saver has no ops until its method `build` is called.
     """
     if not _STACKS.get(tf1.get_default_graph()):
         return None
@@ -178,7 +180,7 @@ def draw_seeds(count: int) -> list[Seed]:
       count: the number of random ops.
 
     Returns:
-      `count` pairs of seeds. If the graph has no seed, the seeds are None.
+      `count` pairs of seeds. If the graph has no seed, both seeds of each pair are None.
     """
     with tf.init_scope():  # Enter the graph of the initialisers.
         return [tf1.get_seed(None) for _ in range(count)]
@@ -187,9 +189,9 @@ def draw_seeds(count: int) -> list[Seed]:
 def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
     """Return an initialiser of stacked kernels: Glorot-uniform, with a seed for each kernel.
 
-    Every kernel has exactly the initial values of a separate layer. To get them, the code calls
-    Philox as TensorFlow's random ops do: the first seed is the key, and the second seed the
-    counter.
+    Every kernel gets exactly the initial values that it would get in a separate layer. To compute
+    the initial values of a kernel, the initialiser calls the generator Philox as TensorFlow's
+    random ops do: the first seed is the key, and the second seed the counter.
 
     Args:
       seeds: T seeds of `draw_seeds`. If a seed is None, all kernels get values without a seed.

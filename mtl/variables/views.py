@@ -24,7 +24,7 @@ View = Callable[..., Any]
 
 
 class Stage(enum.IntEnum):
-    """The kinds of views, in the order in which they apply."""
+    """The kinds of views; if a variable has several views, they change its value in this order."""
 
     REPLACED = enum.auto()
     """Replaces the variable by another value, such as its average."""
@@ -62,11 +62,11 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
 
 
 def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
-    """Apply the views to a variable that was created outside of the open scope.
+    """Apply the open views (see `enter`) to a variable that was created outside of the open scope.
 
     Args:
       variable: an existing variable, such as a weight of a Keras layer.
-      name: the name of the variable that views get.
+      name: the name under which views get the variable.
       **settings: settings of `get_variable`, which views may read.
     """
     getter = tf1.get_variable_scope().custom_getter

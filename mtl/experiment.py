@@ -35,8 +35,8 @@ class Run:
       keep_checkpoints: how many of the latest checkpoints to keep, besides the best checkpoint.
       summary_steps: write TensorBoard scalars at every multiple of this step.
       steps_per_call: the largest number of training steps in one call of `Session.run`; 1 trains
-        without a loop in the graph. A call also ends at each checkpoint and each summary, and after
-        about a second; hooks run once for each call.
+        without a loop in the graph. A call of `Session.run` also ends at each checkpoint and each
+        summary, and after about a second; hooks run once for each call.
       micro_batches: the number of slices of a batch that go through the network one by one, to save
         memory. An update uses the gradients of the whole batch, but batch norm normalises each
         slice separately.

@@ -271,7 +271,7 @@ class Labelled(types.Head):
           field: the name of the label field; None means the property `field` of the head.
 
         Returns:
-          The tensor `result`, which cannot be computed without the check.
+          The tensor `result`, which is computed only after the check has passed.
         """
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
@@ -481,8 +481,8 @@ class Base(Labelled):
         `average_loss`.
 
         `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
-        the loss. A single NaN turns every metric into NaN, except for metrics that depend on labels
-        alone.
+        the loss. A single NaN in a prediction or in the loss turns every metric into NaN, except
+        for metrics that depend on labels alone.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -547,7 +547,7 @@ class Base(Labelled):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, and a mask of the targets inside of the sample space."""
+        """Return the targets, and a mask of the present targets inside of the sample space."""
         del outside
         return targets, present & inside
 

@@ -56,8 +56,8 @@ class Binary(base.Base):
         points, the map is the identity.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
-        the first of these slices. Until a calibration has run, the slices do not change the
-        predictions.
+        the first of these slices. Until a calibration has run, the slices of this setting do not
+        change the predictions.
       group: the field with the group of a row, such as a user, for the metric `gauc`. The field is
         a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a label needs
         a group. The metric `gauc` takes 20 bytes of memory for each row of the split.
@@ -130,7 +130,7 @@ class Binary(base.Base):
         return repr(dataclasses.replace(self, name="any", label=None))
 
     def initial_bias(self) -> float:
-        """Return the logit of the prior."""
+        """Return the logit of the share `prior`, or 0 without a prior."""
         return 0.0 if self.prior is None else base.logit(self.prior)
 
     @property
@@ -260,7 +260,7 @@ class Binary(base.Base):
           probability: the probability of the positive class, [...].
 
         Returns:
-          [..., 2], the negative class first.
+          The probabilities, [..., 2], with the negative class first.
         """
         # A difference, 1 - probability, would round to 0 below 6e-8.
         return tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)

@@ -3,8 +3,8 @@
 logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
 variable = calibrated.create("click", "lines", values)        # creates a variable of this head
 
-`mtl.tools.calibration` computes knots and lines. Until this tool has run, the maps are the
-identity. The maps use only plain ops, which every export format supports.
+`mtl.tools.calibration` computes knots and lines. Until `mtl.tools.calibration` has run, the maps of
+logits are the identity. The maps use only plain ops, which every export format supports.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class CategoricalMixture(density.Density):
 
     The probabilities are `t = f + (1 - f size) softmax(c)` for the variables c and the floor f, so
     even a value that never occurred in a class has a probability above 0. Samples are category ids,
-    [B, S, number of columns], as float32. The head has the variables `weights` and `probabilities`
-    [R, K, sum of sizes].
+    [B, S, number of columns], as float32. The head has the variables `weights` [R, K] and
+    `probabilities` [R, K, sum of sizes].
 
     Attributes:
       sizes: the number of categories of each column, at least 2. The sizes are in the order of the

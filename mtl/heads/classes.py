@@ -85,7 +85,7 @@ class Classes(base.Base):
     def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the class ids of the present labels, int64 in the same shape.
 
-        The op of these ids fails if a label is neither missing nor the label of a class.
+        The op that computes the ids fails if a label is neither missing nor the label of a class.
 
         Raises:
           UserError: labels are int64, but only some of the class names are numbers, or two names

@@ -31,10 +31,10 @@ class Scaled(Linear):
     """A linear layer with a learnt scale of each class: `z_c = (1 + a_c) (h W + b)_c`.
 
     Learnable weight scaling of Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, W and b come from an earlier
-    training and are frozen. As in the authors' code, the scale also applies to the bias. The
-    variable `logits/scale_offset` holds the offsets a_c, which are 0 at first, so a penalty on the
-    variable pulls all scales to 1.
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, the weights W and the bias b
+    come from an earlier training and are frozen. As in the code of the paper's authors, the scale
+    of a class also multiplies its bias. The variable `logits/scale_offset` holds the offsets a_c,
+    which are 0 at first, so a penalty on the variable pulls all scales to 1.
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:

@@ -77,7 +77,8 @@ class Density(unlabelled.Unlabelled):
         Args:
           width: H, the width of the tower.
 
-        Returns: The parameters of the R mixtures, [R, K, ...] each.
+        Returns:
+          The parameters of the R mixtures, [R, K, ...] each.
         """
 
     @abc.abstractmethod

@@ -92,7 +92,7 @@ def compute_ranking(
     Args:
       rows: the rows of the split, sorted by group, and within a group by score.
       gain: a name in `GAINS`.
-      cutoffs: the ranks k in the names of metrics, at least 1.
+      cutoffs: the ranks k, at least 1, of metrics such as `ndcg_at_<k>`.
 
     Returns:
       {metric: scalar}: `ndcg`, `mrr`, `gauc`, and for each cutoff `ndcg_at_<k>`, `recall_at_<k>`
@@ -146,7 +146,7 @@ class _Blocks:
     Attributes:
       ids: [N] int32, the index of each row's block, ascending.
       places: [N] int32, the place of each row in its group, from 0 on.
-      starts: [N] int32, the place of the first row of each row's block.
+      starts: [N] int32, for each row the place in the group of the first row of the row's block.
       sizes: [N] float64, the number of rows in each row's block.
     """
 

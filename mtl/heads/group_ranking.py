@@ -39,7 +39,8 @@ class Ranking(base.Labelled):
         with a label needs a group.
       loss_type: "ranknet", "lambdarank", "softmax" or "approx_ndcg". RankNet has a loss for each
         pair of rows. LambdaRank weighs each pair by the change of NDCG if the two rows swap places.
-        Softmax is a cross entropy over the group, and ApproxNDCG is 1 - NDCG of smooth ranks.
+        The softmax loss is a cross entropy over the rows of a group, and the ApproxNDCG loss is 1 -
+        NDCG for smooth ranks.
       gain: the gain of a label in NDCG, "exponential" or "linear". A label y has the gain 2^y - 1
         if the gain is "exponential", and y if it is "linear".
       temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. With a smaller

@@ -26,7 +26,7 @@ def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
 
     Args:
       where: the name of the setting, for error messages.
-      cutoffs: the ranks k in the names of metrics.
+      cutoffs: the ranks k of metrics such as `ndcg_at_<k>`.
 
     Raises:
       UserError: a cutoff is not a whole number of at least 1, or occurs twice.
@@ -70,7 +70,7 @@ def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str
     """Return an error message if a record has a label, but not the key of its group.
 
     Args:
-      head: the head whose label counts; error messages mention its name.
+      head: the head that reads the label of the record; error messages mention its name.
       field: the label field that holds the keys of groups.
       labels: {label field: its value in the record, in plain Python}.
 
@@ -118,7 +118,7 @@ class Ranked(NamedTuple):
 
 
 class GroupedRows:
-    """A `metrics.Total` of all rows of a split with their groups; 20 bytes for each row.
+    """A `metrics.Total` of all rows of a split with their groups, in 20 bytes for each row.
 
     Args:
       keys: [B] int64, the key of each row's group.

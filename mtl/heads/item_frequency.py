@@ -23,7 +23,8 @@ _APART = 0x1E3779B97F4A7C15
 class StreamedFrequency:
     """Estimates the probability that a batch has an item, from the steps between occurrences.
 
-    At training step t, the variables change for each item y of the batch and each hash function h:
+    At training step t, the numbers A and B change for each item y of the batch and each hash
+    function h:
 
         B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
@@ -39,9 +40,9 @@ class StreamedFrequency:
     replicas.
 
     Attributes:
-      rate: the weight of the newest gap in the mean gap B, in (0, 1]. B averages over about 1 /
-        rate batches with the item, so a smaller rate reduces noise and reacts to changes more
-        slowly.
+      rate: the weight of the newest gap in the mean gap B between steps with an item, in (0, 1].
+        The mean gap averages over about 1 / rate batches with the item, so a smaller rate reduces
+        noise and reacts to changes more slowly.
       buckets: the number of buckets of each hash. A bucket takes 16 bytes for A, B and n. With many
         more buckets than items, collisions are rare.
       hashes: the number of hashes of an item. Two items that collide in one hash rarely collide in
@@ -62,8 +63,8 @@ class StreamedFrequency:
 
         Args:
           keys: [B] int64, the keys of the items of this replica's rows.
-          counts: [B] bool, True for rows that update the frequencies. The frequency of other rows
-            is meaningless.
+          counts: [B] bool, True for rows that update the frequencies. The returned frequency of all
+            other rows is meaningless.
 
         Returns:
           The logarithm of the frequency Q of each row's item, [B].

@@ -21,7 +21,7 @@ from mtl.heads import binary, objectives
 
 @checks.dataclass
 class Joint(binary.Binary):
-    """Predicts that a chain of binary tasks t all happen: `p = prod_t p_t`.
+    """Predicts that the events of a chain of binary tasks t all happen: `p = prod_t p_t`.
 
     p_t is the probability of task t if all earlier tasks of the chain happen. The head has neither
     variables nor a tower: it computes its logit from the logits of the tasks `of`
@@ -69,7 +69,7 @@ class Joint(binary.Binary):
           model: the `MultiTaskModel` with the heads of all tasks.
 
         Raises:
-          UserError: a task of the chain has another head.
+          UserError: a task of the chain has a head that is not a `Binary`.
         """
         for task in self.composes:
             kind = type(model.heads_by_task[task])
@@ -111,7 +111,10 @@ _BRANCH = ("if", "then", "else")
 
 
 def _list_tasks(where: str, chain: Any) -> list[str]:
-    """List the tasks of a chain, and check it. Both sides of a branch may hold the same tasks."""
+    """List the tasks of a chain, and check the chain.
+
+    Both sides of a branch may hold the same tasks.
+    """
     tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
         checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of tasks")

@@ -290,7 +290,7 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
       values: any shape.
 
     Returns:
-      The average, a scalar; NaN if all values are NaN.
+      The average of the other values, a scalar; NaN if all values are NaN.
     """
     is_defined = ~tf.math.is_nan(values)
     finite_values = tf.where(is_defined, values, 0)

@@ -57,7 +57,7 @@ class MixtureDensity(standardized.Standardized):
       num_components: K, the number of components of the mixture.
       min_scale: the smallest standard deviation f of a component, in (0, 1), in units of the
         standard deviation of the label. If labels have few different values, such as ages in years,
-        the smallest standard deviation should not be far below the distance between two values.
+        `min_scale` should not be far below the distance between two such values in these units.
       quantiles: the levels of the predicted quantiles, in [0.001, 0.999].
       num_samples: S, the number of random samples of the mixture that each prediction has; 0 for
         none.

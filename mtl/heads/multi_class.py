@@ -39,8 +39,8 @@ class MultiClass(classes.Classes):
       shots: adds accuracies for classes with many, some and few training rows; None adds nothing.
       prior: the share of each class, above 0, that the initial bias predicts.
       class_counts: the number of rows of each class in the training split, as a list or as {name:
-        rows} with 0 for absent names. With None, the head counts the rows if the objective or
-        `shots` needs the counts.
+        rows} with 0 for absent names. With None, the head counts the rows of each class if the
+        objective or `shots` needs the counts.
       calibration_slices: {feature: values}. Each slice of rows has its own calibration, as with
         `Binary.calibration_slices`.
     """
@@ -120,7 +120,7 @@ class MultiClass(classes.Classes):
             this head gathered.
 
         Returns:
-          The copy, or the head itself if it needs no counts.
+          The copy, or the head itself if it needs no counts of rows.
         """
         if not self.accumulators():
             return self
@@ -172,7 +172,7 @@ class MultiClass(classes.Classes):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B].
+        Logits [B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B].
         """
         class_id = tf.argmax(logits, axis=-1)
         return {

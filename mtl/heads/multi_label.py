@@ -165,7 +165,7 @@ class MultiLabel(classes.Classes):
         return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean entropy over the classes: [B, C] -> [B]."""
+        """Average the entropies of the predicted probabilities over classes: [B, C] -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -181,7 +181,7 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the scores of each class, and sums over all entries and over whole rows."""
+        """Return the scores of each class, and sums over multi-hot entries and over whole rows."""
         logits, targets, weights = examples
         predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
@@ -204,7 +204,7 @@ class MultiLabel(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute the metrics of single entries and of whole rows, and the mean AUC of classes."""
+        """Compute the metrics of multi-hot entries and of rows, and the mean AUC of classes."""
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),

@@ -255,7 +255,7 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
     """Compute exp(x); above 30, the tangent of exp at 30 replaces exp.
 
-    The tangent keeps the rate and its derivative finite for large x.
+    The tangent keeps the rate and its derivative finite even for a large x.
 
     Args:
       log_rates: x, of any shape.
@@ -389,7 +389,7 @@ def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Compute `(m - n)^2 / 2`, the divergence of two normal distributions of variance 1.
 
     Args:
-      means: the means m, in any shape.
+      means: the means m of the first distributions, in any shape.
       others: the means n of the other distributions, in the shape of `means`.
 
     Returns:
@@ -432,8 +432,8 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
 
     The gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
     Incomplete Data via the EM Algorithm", 1977): the gradient of `-sum_k r_k j_k` with constant
-    responsibilities `r = softmax(j)`. At the current parameters, this gradient equals the gradient
-    of the likelihood.
+    responsibilities `r = softmax(j)`. At the current parameters, the gradient of this sum equals
+    the gradient of the loss.
 
     Args:
       log_joint: the numbers j_k of the K components, [..., K].

@@ -140,7 +140,7 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum the weights of the rows of each class, and of each error of the predicted class id.
+        """Sum row weights for each class, and for each distance between predicted and labelled id.
 
         Returns:
           `rows`, the weight of the rows of each class, and `off_by`, the weight of the rows at each

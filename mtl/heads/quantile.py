@@ -21,11 +21,13 @@ from mtl.heads import coverage, objectives, regression, standardized
 class Quantile(standardized.Standardized):
     """Predicts several quantiles of a number, which never cross.
 
-    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the errors `e_k = y_i - q_k` at the levels
-    l_k: the pinball loss of Koenker and Bassett, "Regression Quantiles", 1978, in the unit of the
-    label. For logits (a, c), and the mean m and the standard deviation d of the label, the first
-    quantile is `m + d a`. Each further quantile is `d softplus(c)` above the previous quantile, so
-    quantiles are always in order.
+    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the levels l_k and the errors
+    `e_k = y_i - q_k`. This pinball loss, in the unit of the label, is from Koenker and Bassett,
+    "Regression Quantiles", 1978.
+
+    For logits (a, c), and the mean m and the standard deviation d of the label, the first quantile
+    is `m + d a`. Each further quantile is `d softplus(c)` above the previous quantile, so quantiles
+    are always in order.
 
     Predicts `quantiles` [B, Q] and `value` [B]. `value` is the quantile with the level nearest to
     0.5, or the mean of two equally near quantiles, such as 0.1 and 0.9.
@@ -78,7 +80,7 @@ class Quantile(standardized.Standardized):
           logits: [B, Q], or [B] if Q is 1.
 
         Returns:
-          [B], in the unit of the label.
+          The predicted numbers, [B], in the unit of the label.
         """
         distances = [abs(level - 0.5) for level in self.levels]
         # Levels such as 0.4 and 0.6 are equally near to 0.5, except for rounding errors.

@@ -19,13 +19,13 @@ Pairs = Callable[[Callable[..., "tf.Tensor"], Sequence["tf.Tensor"]], "tf.Tensor
 
 
 class Lists(NamedTuple):
-    """The rows of whole groups, with functions that reduce rows by group.
+    """The rows of whole groups, with functions that reduce the rows of each group to a value.
 
     Attributes:
       scores, labels, weights: [N] floats of the same type. Rows of weight 0 are ignored, but must
         have finite scores and labels.
-      groups: [N] int32, the index of each row's group, from 0 to G - 1. num_groups: G, the number
-        of groups, an int32 scalar.
+      groups: [N] int32, the index of each row's group, from 0 to G - 1.
+      num_groups: G, the number of groups, an int32 scalar.
       sum_pairs: a function that sums values over the pairs of rows of each group; see `Pairs`.
       index: [N] int32, a different number for each row, which breaks ties between equal labels.
     """
@@ -166,8 +166,8 @@ def ranknet(lists: Lists) -> tf.Tensor:
     """Compute the RankNet loss: the mean of `log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
     The weight of a pair of rows i and j is w_i w_j. Burges et al., "Learning to Rank using Gradient
-    Descent", ICML 2005. As in the paper, the target probability is 1 that the row with the greater
-    label ranks first.
+    Descent", ICML 2005. As in the paper, the row with the greater label of a pair ranks first with
+    a target probability of 1.
 
     Args:
       lists: the rows of all G groups.

@@ -35,10 +35,10 @@ _SCORE_BITS = 32
 
 
 class Cells(NamedTuple):
-    """The weights of positive and negative rows in cells; a cell is a score or similar scores.
+    """The weights of positives and negatives in cells, each of one score or of similar scores.
 
     Attributes:
-      classes: [N] ints, the class of each cell, ascending.
+      classes: [N] ints, the class to which the scores of each cell belong, ascending.
       positives: [N] the weight of the positive rows in each cell, by ascending score within each
         class.
       negatives: [N] the weight of the negative rows in each cell, in the same order.
@@ -66,7 +66,7 @@ def stream_scores(
         task.
 
     Returns:
-      A total whose value at the end is a `Cells`.
+      A `metrics.Total` whose value is a `Cells`.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -171,7 +171,7 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
 def _compact_keys(
     keys: tf.Tensor, weights: tf.Tensor, dropped_bits: tf.Tensor, max_keys: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Merge keys: return at most `max_keys` sorted keys, their weights, and the dropped bits."""
+    """Merge keys: return at most `max_keys` keys, their weights, and the number of dropped bits."""
     keys = _drop_bits(keys, dropped_bits)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
@@ -281,7 +281,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the share of pairs in the right order, over the pairs within all classes together.
+    """Compute the share of all pairs of rows of the same class that are in the right order.
 
     Args:
       cells: the weights of positive and negative rows with each score.

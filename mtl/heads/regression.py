@@ -210,7 +210,7 @@ class Regression(Number):
 
         Args:
           logits: [B] or [B, n].
-          targets: in the shape of the logits.
+          targets: the labels, in the shape of the logits.
 
         Returns:
           Losses, in the same shape.
@@ -254,7 +254,7 @@ class Rate(Number):
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the predicted mean, exp(logit); above 30, the tangent of exp replaces exp."""
+        """Return the predicted mean, exp(logit); for logits above 30, a tangent replaces exp."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:

@@ -57,10 +57,10 @@ class Retrieval(base.Labelled):
     So more slices or replicas mean fewer negatives.
 
     Metrics use the rows of the split with a label above 0. The different items of the rows with a
-    label above 0 are the candidates, and the metric `ranked_items` is their number. For each of
-    these rows, all candidates are ranked by score. `recall_at_<k>` is the share of rows with their
-    item among the first k candidates, and `mrr` is the mean of 1 / the rank of the row's item.
-    `average_loss` is the cross entropy over all candidates, without the correction by Q. The
+    label above 0 are the candidates, and the metric `ranked_items` is their number. For each row
+    with a label above 0, all candidates are ranked by score. `recall_at_<k>` is the share of rows
+    with their item among the first k candidates, and `mrr` is the mean of 1 / the rank of the row's
+    item. `average_loss` is the cross entropy over all candidates, without the correction by Q. The
     metrics store both vectors of every row with a label above 0. If the features of an item differ
     between its rows, its vector is the mean over its rows, normalised again if `normalizes` is set.
 
@@ -70,18 +70,19 @@ class Retrieval(base.Labelled):
       item: the label field that holds the item, int64 or string. Rows with a label above 0 need an
         item.
       query: the label field that holds the query, such as a user. Items of rows with the same query
-        are not negatives of each other. Without this setting, every other item is a negative.
-      temperature: the temperature of the softmax, above 0. Smaller values focus on the hardest
+        are not negatives of each other. With `query = None`, all other items of the batch are
         negatives.
+      temperature: the temperature of the softmax, above 0. With a smaller temperature, the loss
+        depends more on the hardest negatives.
       normalizes: True divides vectors by their length.
       corrects_popularity: True subtracts `log Q`.
-      frequency: estimates Q from the batches, for training splits that cannot be counted. Q is then
-        the probability that a batch has the item, in a row or among the drawn items. With
-        `frequency = None`, Q comes from counts over the training split.
+      frequency: estimates Q from the batches, for training splits that cannot be counted. With
+        `frequency`, Q is the probability that a batch has the item, in a row or among the drawn
+        items. With `frequency = None`, Q comes from counts over the training split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
       item_counts: {item: the number of training rows with this item and a label above 0}. By
-        default, a run counts these rows before the first step.
+        default, a run counts the rows of each item before the first training step.
     """
 
     item: Annotated[str, checks.Is(str, "name a label field")]
@@ -124,7 +125,7 @@ class Retrieval(base.Labelled):
             checks.require(self.corrects_popularity, where, rule, self.frequency)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return the accumulators that count items for Q and items to draw, if they are needed."""
+        """Return accumulators that count items, as needed to compute Q and to draw items."""
         counters = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return counters
@@ -182,7 +183,7 @@ class Retrieval(base.Labelled):
         trunk: networks.TwoTower,
         columns: Mapping[str, Sequence[str]],
     ) -> None:
-        """Fail unless `negatives` draws every feature that a column of items reads."""
+        """Fail unless `negatives` draws every feature that `TwoTower.item_columns` read."""
         of_item = fields_lib.choose_columns("TwoTower.item_columns", trunk.item_columns, columns)
         where, drawn_features = (
             f"DrawnItems.features of task {self.name!r}",
@@ -215,7 +216,7 @@ class Retrieval(base.Labelled):
         return self.negatives.append(self.name, batches, spec, reading)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Add the logarithm of the frequency Q of each row's item to the labels, if needed.
+        """Add the logarithm of each item's frequency Q to the labels, if `frequency` is set.
 
         Args:
           labels: {field: [B, ...]}.
@@ -319,7 +320,7 @@ class Retrieval(base.Labelled):
     ) -> tf.Tensor:
         """Return `log Q` of each row's item, [B], or `log(n Q + N P)` if random items are drawn.
 
-        For Q, unknown items are treated as items with a count of 1.
+        An item without a count gets the Q of an item with a count of 1.
         """
         if self.item_counts is None:
             fix = "Set item_counts, or train: a run counts items before the first step."
@@ -480,7 +481,7 @@ class _Rows:
 
 
 class AllItems:
-    """A total of rows with a label above 0, which ranks each row's item among all items."""
+    """A `Total` of rows with a label above 0, which ranks each row's item among all items."""
 
     def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int], normalizes: bool):
         self._temperature, self._cutoffs = temperature, cutoffs

@@ -123,7 +123,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return predictions
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum the weights of pixels by labelled and predicted class.
+        """Sum the weights of the pixels for each pair of a labelled and a predicted class.
 
         Returns:
           `confusion`, float64 [C, C]; the entry in row i and column j is the weight of the pixels

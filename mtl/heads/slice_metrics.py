@@ -69,7 +69,7 @@ def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float])
         ignored.
 
     Returns:
-      The names of these slices, such as `country=DE`.
+      The names of the slices without labelled rows, such as `country=DE`.
     """
     names = [part.name for part in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]

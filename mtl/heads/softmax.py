@@ -49,8 +49,8 @@ class LogitAdjustment:
 
     Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau = 1,
     logit adjustment equals the balanced softmax of Ren et al., "Balanced Meta-Softmax for
-    Long-Tailed Visual Recognition", 2020, arXiv:2007.10740. The network learns the logits of a
-    balanced distribution.
+    Long-Tailed Visual Recognition", 2020, arXiv:2007.10740. So the network learns the logits of a
+    distribution in which all classes are equally frequent.
 
     Attributes:
       tau: the strength of the adjustment, above 0. With a strength of 1, a perfect fit maximises
@@ -97,10 +97,10 @@ class EffectiveNumber:
     """Class-balanced weights, `w_c ~ (1 - beta) / (1 - beta^n_c)` for n_c rows of a class.
 
     Cui, Jia, Lin, Song and Belongie, "Class-Balanced Loss Based on Effective Number of Samples",
-    2019, arXiv:1901.05555. All weights are 1 before `start_step`, as in Cao et al., 2019,
+    2019, arXiv:1901.05555. All class weights are 1 before `start_step`, as in Cao et al., 2019,
     arXiv:1906.07413. Class weights are scaled to a mean of 1 over the training rows, so the
-    learning rate need not change. The code of the paper's authors instead divides by the weights of
-    the batch.
+    learning rate need not change. The code of Cao et al. instead divides the loss of a batch by the
+    sum of its weights.
 
     Attributes:
       beta: the number beta of the formula, in [0, 1). With beta = 0, all class weights are equal;

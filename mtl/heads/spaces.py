@@ -34,7 +34,8 @@ class Space:
     inside nor outside of the space.
 
     Attributes:
-      within: a label field that is 1 in the rows of the space, or {label field: allowed values}.
+      within: a label field that is 1 in the rows of the sample space, or {label field: allowed
+        values}.
     """
 
     within: Within
@@ -86,8 +87,8 @@ class Space:
           where: the name of the setting, for error messages.
 
         Returns:
-          Masks of the rows inside and outside of the space, bool [B] each. If a field of the space
-          is missing in a row, both masks may be False for the row.
+          Masks of the rows inside and outside of the sample space, bool [B] each. If a field of the
+          space is missing in a row, both masks may be False for the row.
 
         Raises:
           UserError: a field is absent, has several values in a row, or has another type than its
@@ -107,7 +108,7 @@ class Space:
 
     @property
     def suffix(self) -> str:
-        """The ending of the names of statistics over only the rows of the sample space."""
+        """The end of the name of each statistic that covers only the rows of the sample space."""
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
@@ -157,7 +158,7 @@ class Inside:
     space: Space
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the rows of a batch that are inside of the space.
+        """Add the rows of a batch that are inside of the sample space.
 
         Args:
           fields: {field: [B, ...]} of eager tensors, with the fields of the space. The accumulator

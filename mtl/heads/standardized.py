@@ -36,7 +36,7 @@ class Standardized(regression.Number):
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return an accumulator of the label's mean and deviation, unless both are settings."""
+        """Return an accumulator of the label's mean and deviation, unless settings give both."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read_numbers = functools.partial(_read_numbers, field=self.field, head=self)
@@ -52,8 +52,8 @@ class Standardized(regression.Number):
           statistics: the statistics that the head's accumulators gathered.
 
         Returns:
-          The head itself if the settings give both numbers. Otherwise, a copy in which statistics
-          replace only settings that are None; 1 replaces a standard deviation of 0.
+          The head itself if its settings give mean and standard deviation. If one of them is None,
+          a copy of the head that takes it from the statistics; a standard deviation of 0 becomes 1.
         """
         if not self.accumulators():
             return self

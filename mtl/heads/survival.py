@@ -93,7 +93,7 @@ class Survival(base.Base):
         """Parse times.
 
         Args:
-          label: times [B], in the unit of the label.
+          label: the times in the label field, [B].
 
         Returns:
           Times, float64 [B], with 0 for missing labels, and a mask of present labels, bool [B].

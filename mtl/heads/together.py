@@ -6,10 +6,10 @@ metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
 If at least `FROM` heads differ only in names and labels, and their class supports it
-(`types.JointHead`), the heads share ops. Sums over a batch then add numbers in another order and
-may round differently. Heads share the ops of predictions only if their variables are stacked
-(`mtl.variables.stacks`). All other heads are built one by one. Sharing does not change the names of
-tasks, variables, metrics and predictions.
+(`types.JointHead`), the heads share ops. With shared ops, sums over a batch add numbers in another
+order, and may round differently. Heads share the ops of predictions only if their variables are
+stacked (`mtl.variables.stacks`). All other heads are built one by one. Sharing does not change the
+names of tasks, variables, metrics and predictions.
 """
 
 from __future__ import annotations
@@ -352,7 +352,8 @@ class Alike:
           labels: {field: [B]}.
 
         Returns:
-          [T], the weighted mean over the labelled rows of each task; 0 for a task without labels.
+          The losses [T]: the weighted mean over the labelled rows of each task; 0 for a task
+          without labels.
         """
         examples = self.examples(logits, labels)
         losses = self.heads[0].losses(examples.logits, examples.targets)

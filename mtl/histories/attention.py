@@ -113,7 +113,7 @@ class HashedAttention(types.HistoryEncoder):
         checks.require(fits, "HashedAttention.num_hashes", rule, self.num_hashes)
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Average the events with hashes of the target, [B, (L), D] and [B, D] -> [B, D]."""
+        """Average the events that share hashes with the target: [B, (L), D], [B, D] -> [B, D]."""
         values, is_event = padded.pad_events(events)
         size, width = values.shape[2], None if target is None else target.shape[1]
         rule = f"be as wide as an event, {size}, for HashedAttention"
@@ -131,7 +131,7 @@ class HashedAttention(types.HistoryEncoder):
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
 
     def _hash_groups(self, values: tf.Tensor, projections: tf.Tensor) -> tf.Tensor:
-        """Join the hashes of vectors in each group of hashes, [..., D] -> int64 [..., groups]."""
+        """Hash each vector to a number for each group of hashes, [..., D] -> [..., groups]."""
         signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
         shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)
         # Combine the signs of a group as bits of a number, to compare all signs at once.

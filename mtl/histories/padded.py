@@ -50,6 +50,6 @@ def sum_rows(values: tf.Tensor, events: tf.RaggedTensor) -> tf.Tensor:
       events: the N events of all rows, [B, (L), D].
 
     Returns:
-      [B, D]; 0 for a row without events.
+      The sums, [B, D]; 0 for a row without events.
     """
     return tf.math.unsorted_segment_sum(values, events.value_rowids(), events.nrows())

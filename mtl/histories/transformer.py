@@ -82,7 +82,7 @@ class Transformer(types.HistoryEncoder):
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
     def _attend_among(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Apply self-attention to tokens [B, L, dimension]; return outputs and their weights."""
+        """Apply self-attention to tokens [B, L, H]; return outputs and attention weights."""
         projections = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)

@@ -365,8 +365,8 @@ class Base(Labelled):
         allowed values}. In rows outside of the sample space, and in rows in which one of these
         fields is missing, the head's label counts as missing. A row outside of the sample space
         must not have an outcome: a positive label, or a number other than 0.
-      has_loss: False omits the head's loss in training. The task then learns only from other losses
-        on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
+      has_loss: False omits the head's loss in training. Without this loss, the task learns only
+        from other losses on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
     """
 
     within: spaces.Within | None = None
@@ -406,8 +406,8 @@ class Base(Labelled):
         """Return the loss of every example, without weights.
 
         Args:
-          logits: [B, ...], as `examples` returns them.
-          targets: [B, ...], as `examples` returns them.
+          logits: [B, ...], as the method `examples` returns them.
+          targets: [B, ...], as the method `examples` returns them.
 
         Returns:
           Losses in the shape of the weights, [B] or [B, n].

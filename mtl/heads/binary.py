@@ -58,9 +58,9 @@ class Binary(base.Base):
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
         the first of these slices. Until a calibration has run, the slices of this setting do not
         change the predictions.
-      group: the field with the group of a row, such as a user, for the metric `gauc`. The field is
-        a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a label needs
-        a group. The metric `gauc` takes 20 bytes of memory for each row of the split.
+      group: the field with the group of a row, such as a user, for the metric `gauc`. The group
+        field is a label field, or a feature in `Spec.keys`, of type int64 or string. Every row with
+        a label needs a group. The metric `gauc` takes 20 bytes of memory for each row of the split.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
@@ -347,8 +347,9 @@ def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
     """Return accuracy, precision and recall at the threshold.
 
     Args:
-      sums: sums of weights in the same shape: "weight" of all labels, "positive" of positives,
-        "flagged" of predicted positives, and "hits" of predicted positives that are positive.
+      sums: sums of weights, all in the same shape: "weight" of all labels, "positive" of positive
+        labels, "flagged" of labels that are predicted as positive, and "hits" of positive labels
+        that are predicted as positive.
 
     Returns:
       {metric: a tensor in the shape of the sums}; NaN where a metric is undefined, such as the

@@ -21,7 +21,7 @@ def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Return the value of a variable.
 
     Args:
-      handle: the handle of the variable.
+      handle: the resource handle of the variable.
       dtype: the type of the variable.
     """
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -31,7 +31,7 @@ def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
     """Replace the value of a variable.
 
     Args:
-      handle: the handle of the variable.
+      handle: the resource handle of the variable.
       value: the new value, of the variable's type. The new value may be longer or shorter than the
         old value.
 
@@ -45,7 +45,7 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
     """Write rows [start, end).
 
     Args:
-      handle: the handle of a variable with at least `end` rows.
+      handle: the resource handle of a variable with at least `end` rows.
       start: the index of the first row to write, an int64 scalar.
       end: the index after the last row to write, an int64 scalar.
       value: [end - start, ...].

@@ -195,7 +195,7 @@ class Density(unlabelled.Unlabelled):
         """Compute the loss of each row; the gradient of the loss trains all mixtures.
 
         Args:
-          logits: [B, C], as `logits` returns them.
+          logits: [B, C], as the method `logits` returns them.
 
         Returns:
           The loss of the best mixture in nats, [B].

@@ -33,8 +33,9 @@ class Depth(dense.Dense):
     Attributes:
       loss_type: the loss of an error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: the error delta from which the Huber loss is linear, above 0. It is in the unit
-        of the labels with scale "linear", and a difference of logarithms with scale "log".
+      huber_delta: the error delta from which the Huber loss is linear, above 0. With scale
+        "linear", delta is in the unit of the labels; with scale "log", delta is a difference of
+        logarithms.
       scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
         scale "linear", a predicted depth may be below 0. With scale "log", errors are differences
         of logarithms, so an error of 10% costs the same for near and far pixels.

@@ -62,7 +62,7 @@ class EstimatorHead(types.Head):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """The directions of metrics that `head` declares, then those of tf.estimator's metrics."""
+        """{metric: True if a higher value is better}: first as `head` declares, then defaults."""
         head_directions = getattr(self.head, "directions", {})
         # Declared directions come first to set the order, and last to override the defaults.
         return {**head_directions, **_DIRECTIONS, **head_directions}

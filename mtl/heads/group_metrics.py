@@ -58,7 +58,7 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
       rows: the rows of the split, sorted by group, and within a group by score.
 
     Returns:
-      A float64 scalar; NaN if every group is ignored.
+      GAUC, a float64 scalar; NaN if every group is ignored.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
@@ -132,7 +132,7 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
     """Compute the mean weight of the rows of each group.
 
     Args:
-      rows: the rows of the split.
+      rows: the rows of the split, sorted by group.
 
     Returns:
       float64 [G].

@@ -43,8 +43,8 @@ class StreamedFrequency:
       rate: the weight of the newest gap in the mean gap B between steps with an item, in (0, 1].
         The mean gap averages over about 1 / rate batches with the item, so a smaller rate reduces
         noise and reacts to changes more slowly.
-      buckets: the number of buckets of each hash. A bucket takes 16 bytes for A, B and n. With many
-        more buckets than items, collisions are rare.
+      buckets: the number of buckets of each hash. A bucket takes 16 bytes: for the step A, the mean
+        gap B and the number n of batches. With many more buckets than items, collisions are rare.
       hashes: the number of hashes of an item. Two items that collide in one hash rarely collide in
         all hashes.
     """

@@ -26,7 +26,7 @@ class Joint(binary.Binary):
     p_t is the probability of task t if all earlier tasks of the chain happen. The head has neither
     variables nor a tower: it computes its logit from the logits of the tasks `of`
     (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities would round
-    to 0 or 1. In all other respects, the head works like `Binary`, over all rows.
+    to 0 or 1. In all other respects, the head works like a `Binary` that uses all rows.
 
     A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: Ma et al.,
     "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2:

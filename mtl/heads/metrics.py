@@ -63,9 +63,9 @@ class Total(Protocol):
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
     """Find the metrics of a head for which either higher or lower values are better.
 
-    The metrics are in the order of `head.directions`, the most important metric first. A metric
-    over a slice of rows has the direction of the metric over all rows; metrics over slices come
-    last.
+    The metrics are in the order of `head.directions`, the most important metric first. Metrics over
+    a slice of rows come last; for them, higher values are better if this holds for the same metric
+    over all rows.
 
     Args:
       head: the head.
@@ -88,7 +88,7 @@ def split_slice(name: str) -> tuple[str, str]:
     """Split the name of a metric into metric and slice.
 
     Args:
-      name: the name, such as `auc@country=DE`.
+      name: the name of a metric, such as `auc@country=DE`.
 
     Returns:
       The metric and the slice, such as `auc` and `country=DE`. The slice is "" for a metric over
@@ -290,7 +290,7 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
       values: any shape.
 
     Returns:
-      The average of the other values, a scalar; NaN if all values are NaN.
+      The average, a scalar; NaN if all of the values are NaN.
     """
     is_defined = ~tf.math.is_nan(values)
     finite_values = tf.where(is_defined, values, 0)

@@ -60,8 +60,8 @@ def stream_scores(
 
     Args:
       logits: the scores, float32 [B] or [B, C].
-      positives: the weight of each score as a positive, in the shape of `logits`.
-      negatives: the weight of each score as a negative.
+      positives: the weights of the positives, and 0 for negatives, in the shape of `logits`.
+      negatives: the weights of the negatives, and 0 for positives, in the shape of `logits`.
       are_tasks: True if the C columns are tasks; the limit is then `MAX_CELLS` scores for each
         task.
 
@@ -287,7 +287,7 @@ def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
       cells: the weights of positive and negative rows with each score.
 
     Returns:
-      The share and the bound of its error, scalars; NaN without pairs.
+      The share of pairs in the right order and the bound of its error, scalars; NaN without pairs.
     """
     (areas, bounds) = compute_auc(cells)
     pairs = _by_class(cells, cells.positives) * _by_class(cells, cells.negatives)

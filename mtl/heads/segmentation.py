@@ -25,7 +25,8 @@ class Segmentation(dense.Dense, classes.Classes):
     `miou` is the mean over classes of `hits / (labelled + predicted - hits)`: the intersection over
     the union of the labelled and the predicted pixels of a class in the whole split (Everingham et
     al., "The PASCAL Visual Object Classes Challenge", 2010; Long, Shelhamer and Darrell,
-    arXiv:1411.4038). This mean omits classes that are neither labelled nor predicted anywhere.
+    arXiv:1411.4038). The mean over classes omits classes that are neither labelled nor predicted
+    anywhere.
 
     Attributes:
       ignored: a class id that marks missing labels, in addition to -1; None adds no id.

@@ -83,7 +83,7 @@ class Space:
         """Find the rows inside and outside of the sample space.
 
         Args:
-          labels: {field: [B]}, with every field of the space.
+          labels: {field: [B]}, with every field of the sample space.
           where: the name of the setting, for error messages.
 
         Returns:

@@ -44,11 +44,11 @@ class Survival(base.Base):
     has the smaller predicted `value`. Two rows form a pair if one row has an event, and the other
     row has survived the interval of this event. A pair with equal predictions counts as half a pair
     in the right order. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare
-    times; this metric compares intervals.
+    times; the metric `concordance` compares intervals.
 
     Attributes:
-      event: the label field with 1 for an event and 0 for a censored row. If this field is missing
-        in a row, the head's label counts as missing, too.
+      event: the label field with 1 for an event and 0 for a censored row. If the event field is
+        missing in a row, the head's label counts as missing, too.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
       prior: the hazard of each interval, between 0 and 1, that the initial bias predicts.
     """

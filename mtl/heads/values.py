@@ -278,7 +278,7 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
       text: the start of the error message; the first wrong label follows it.
 
     Returns:
-      The op; add it as a control dependency of results.
+      The op; add it as a control dependency of the results.
     """
     return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
@@ -293,7 +293,7 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
         it.
 
     Returns:
-      The op; add it as a control dependency of results.
+      The op; add it as a control dependency of the results.
     """
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])

@@ -30,7 +30,7 @@ class Transformer(types.HistoryEncoder):
       num_heads: the number of attention heads.
       feed_forward_factor: the number of hidden units of the feed-forward layer, divided by
         `dimension`.
-      joins_target: True adds the target as a token.
+      joins_target: True adds the target as a token after the events.
     """
 
     dimension: checks.Count = 32

@@ -53,7 +53,7 @@ class Binary(base.Base):
         the training steps that a head needs to learn how rare positives are.
       knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
         `calibration.Isotonic` computes the points. Until `calibration.Isotonic` has computed the
-        points, the map is the identity.
+        points, the piecewise linear map is the identity.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
         the first of these slices. Until a calibration has run, the slices of this setting do not

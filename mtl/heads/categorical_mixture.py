@@ -19,8 +19,8 @@ from mtl.heads import base, density, values
 class CategoricalMixture(density.Density):
     """The latent class model `p_k(h) = prod_j t_kj[h_j]`: in a class, columns are independent.
 
-    Lazarsfeld and Henry, "Latent Structure Analysis", 1968. `density.Density` lists the
-    predictions. The tower must be a concatenation of one-hot columns
+    The model is from Lazarsfeld and Henry, "Latent Structure Analysis", 1968. `density.Density`
+    lists the predictions. The tower must be a concatenation of one-hot columns
     (`Categorical.dimension = None`), the output of a network without layers (`MLP.layers = []`). A
     column of zeros is a missing value; its factor in the product is 1.
 

@@ -49,7 +49,7 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
 def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
     """Compute GAUC: the mean AUC of groups, each weighted by the sum of its rows' weights.
 
-    Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
+    GAUC is from Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
     arXiv:1703.02091. If rows have no weights, the weight of a group is its number of rows. A label
     above 0 is positive. Groups with only positive or only negative labels have no AUC and are
     ignored. A pair of rows with equal scores counts as half a pair in the right order.

@@ -29,12 +29,12 @@ class StreamedFrequency:
         B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
     A is the last step whose batch had the item, B the mean number of steps between two such steps,
-    and Q the probability that a batch has the item. Yi et al., "Sampling-Bias-Corrected Neural
-    Modeling for Large Corpus Item Recommendations", RecSys 2019, algorithms 2 and 3. Unlike in the
-    paper, the rate is at least 1/n at the n-th batch with an item, so B is at first the mean of all
-    gaps between steps with the item. With a constant rate, the initial B or the first gap would
-    dominate B for about 1 / rate batches with the item. An item in every batch has a Q of 1, even
-    if several rows of the batch have the item.
+    and Q the probability that a batch has the item. The algorithm is from Yi et al.,
+    "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
+    algorithms 2 and 3. Unlike in the paper, the rate is at least 1/n at the n-th batch with an
+    item, so B is at first the mean of all gaps between steps with the item. With a constant rate,
+    the initial B or the first gap would dominate B for about 1 / rate batches with the item. An
+    item in every batch has a Q of 1, even if several rows of the batch have the item.
 
     The variables A, B and n are equal on all replicas, as each replica gets the items of all
     replicas.

@@ -264,10 +264,10 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
 def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Return a cross-entropy divided by the cross-entropy of always predicting the class shares.
 
-    He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014. The
-    normalized entropy of a perfect model is 0, and that of a model that always predicts the class
-    shares is 1. If all rows have the same class, the result is NaN, as class shares are then a
-    perfect prediction.
+    The metric is from He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook",
+    ADKDD 2014. The normalized entropy of a perfect model is 0, and that of a model that always
+    predicts the class shares is 1. If all rows have the same class, the result is NaN, as class
+    shares are then a perfect prediction.
 
     Args:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
@@ -356,8 +356,8 @@ def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return the expected calibration error of the positive class.
 
     The error is the weighted mean over 15 equal bins of |mean probability - share of positives|.
-    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599.
+    This error is described in Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural
+    Networks", 2017, arXiv:1706.04599.
 
     Args:
       excess: the sums that `calibration_sums` returns, added over all batches, [..., 15].

@@ -38,9 +38,9 @@ class MixtureDensity(standardized.Standardized):
     """A mixture density network: `p(y) = sum_k pi_k N(y; mu_k, s_k^2)` and `loss = -log p(y)`.
 
     `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, for logits (a, b, c), the mean
-    m and the standard deviation d of the label, and the floor f. Bishop, "Mixture Density
-    Networks", 1994; in the paper, `s = exp(c)` has no floor. Without a floor, a component can
-    shrink around a single label, and the likelihood grows without bound.
+    m and the standard deviation d of the label, and the floor f. The model is from Bishop, "Mixture
+    Density Networks", 1994; in the paper, `s = exp(c)` has no floor. Without a floor, a component
+    can shrink around a single label, and the likelihood grows without bound.
 
     The loss is in nats and depends on the unit of the label: labels in minutes have a loss that is
     log(60) below the loss of labels in seconds. The gradient treats the responsibilities as

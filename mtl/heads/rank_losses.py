@@ -165,9 +165,9 @@ def weigh_groups(lists: Lists) -> tf.Tensor:
 def ranknet(lists: Lists) -> tf.Tensor:
     """Compute the RankNet loss: the mean of `log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
-    The weight of a pair of rows i and j is w_i w_j. Burges et al., "Learning to Rank using Gradient
-    Descent", ICML 2005. As in the paper, the row with the greater label of a pair ranks first with
-    a target probability of 1.
+    The weight of a pair of rows i and j is w_i w_j. RankNet is from Burges et al., "Learning to
+    Rank using Gradient Descent", ICML 2005. As in the paper, the row with the greater label of a
+    pair ranks first with a target probability of 1.
 
     Args:
       lists: the rows of all G groups.
@@ -193,9 +193,9 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     """Compute LambdaRank: sum `|dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
     `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if rows i and j swap
-    places; gradients treat it as a constant. Burges, "From RankNet to LambdaRank to LambdaMART: An
-    Overview", MSR-TR-2010-82. If two scores are equal, the row with the smaller label ranks first,
-    so even a model with constant scores gets a gradient.
+    places; gradients treat it as a constant. LambdaRank is described in Burges, "From RankNet to
+    LambdaRank to LambdaMART: An Overview", MSR-TR-2010-82. If two scores are equal, the row with
+    the smaller label ranks first, so even a model with constant scores gets a gradient.
 
     Args:
       lists: the rows of all G groups.
@@ -224,9 +224,9 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
 def softmax(lists: Lists) -> tf.Tensor:
     """Compute `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y` and `p_i = e^(s_i) / sum w e^s`.
 
-    Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
-    Relevance", ICTIR 2019. For a group with one relevant row, the loss is the first factor of
-    ListMLE (Xia et al., "Listwise Approach to Learning to Rank", 2008).
+    This loss is described in Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for
+    Learning-to-Rank with Binary Relevance", ICTIR 2019. For a group with one relevant row, the loss
+    is the first factor of ListMLE (Xia et al., "Listwise Approach to Learning to Rank", 2008).
 
     Args:
       lists: the rows of all G groups, with labels of at least 0.
@@ -249,8 +249,8 @@ def softmax(lists: Lists) -> tf.Tensor:
 def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
     """Compute `1 - DCG / ideal DCG` for the smooth ranks `1 + sum_j sigmoid((s_j - s_i) / t)`.
 
-    Qin, Liu and Li, "A General Approximation Framework for Direct Optimization of Information
-    Retrieval Measures", 2010.
+    The loss is from Qin, Liu and Li, "A General Approximation Framework for Direct Optimization of
+    Information Retrieval Measures", 2010.
 
     Args:
       lists: the rows of all G groups.

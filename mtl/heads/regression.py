@@ -271,7 +271,7 @@ class Rate(Number):
 class Dispersion(Rate):
     """The base class of heads with the metric `deviance`, which is 0 for a perfect model.
 
-    B. Jørgensen, "Exponential Dispersion Models", 1987.
+    Jørgensen, "Exponential Dispersion Models", 1987.
     """
 
     directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **Number.directions}
@@ -366,12 +366,12 @@ class WeightedLogistic(Rate):
 
     `loss_i = t log(1 + e^-z) + n log(1 + e^z)` for the logit z and the time t, 0 if nothing was
     watched. The weight of a positive row is its time t; n is 1 for negative rows and 0 for other
-    rows. Predicts the odds e^z as `value`, [B], in the unit of the label. Covington, Adams and
-    Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In the paper, the
-    negative rows are those with a time of 0. The odds are then the expected time divided by the
-    share of negative rows. If a tenth of the rows is watched, the odds thus exceed the expected
-    time by a ninth. With `negatives = "all"`, every row also counts as a negative once, and the
-    odds equal the expected time.
+    rows. Predicts the odds e^z as `value`, [B], in the unit of the label. The method is from
+    Covington, Adams and Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In
+    the paper, the negative rows are those with a time of 0. The odds are then the expected time
+    divided by the share of negative rows. If a tenth of the rows is watched, the odds thus exceed
+    the expected time by a ninth. With `negatives = "all"`, every row also counts as a negative
+    once, and the odds equal the expected time.
 
     Attributes:
       negatives: which rows count as negative rows: "unwatched", as in the paper, or "all".

@@ -47,10 +47,10 @@ class Margin(Protocol):
 class LogitAdjustment:
     """Logit adjustment, or balanced softmax: shifts logits by `tau log(n_c / sum(n))`.
 
-    Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau = 1,
-    logit adjustment equals the balanced softmax of Ren et al., "Balanced Meta-Softmax for
-    Long-Tailed Visual Recognition", 2020, arXiv:2007.10740. So the network learns the logits of a
-    distribution in which all classes are equally frequent.
+    This margin is from Menon et al., "Long-tail learning via logit adjustment", 2020,
+    arXiv:2007.07314. With tau = 1, logit adjustment equals the balanced softmax of Ren et al.,
+    "Balanced Meta-Softmax for Long-Tailed Visual Recognition", 2020, arXiv:2007.10740. So the
+    network learns the logits of a distribution in which all classes are equally frequent.
 
     Attributes:
       tau: the strength of the adjustment, above 0. With a strength of 1, a perfect fit maximises
@@ -71,9 +71,10 @@ class LogitAdjustment:
 class LDAM:
     """LDAM: lowers the label's logit by the margin `scale max_margin (min(n) / n_y)^(1/4)`.
 
-    Cao, Wei, Gaidon, Arechiga and Ma, "Learning Imbalanced Datasets with Label-Distribution-Aware
-    Margin Loss", 2019, arXiv:1906.07413. Use LDAM with the classifier `classifiers.Cosine`, which
-    multiplies logits by the scale; in the paper, the loss multiplies the logits by the scale.
+    LDAM is from Cao, Wei, Gaidon, Arechiga and Ma, "Learning Imbalanced Datasets with
+    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use LDAM with the classifier
+    `classifiers.Cosine`, which multiplies logits by the scale; in the paper, the loss multiplies
+    the logits by the scale.
 
     Attributes:
       max_margin: the margin of the rarest class, in units of the cosine; 0.5 is the paper's choice.
@@ -96,11 +97,11 @@ class LDAM:
 class EffectiveNumber:
     """Class-balanced weights, `w_c ~ (1 - beta) / (1 - beta^n_c)` for n_c rows of a class.
 
-    Cui, Jia, Lin, Song and Belongie, "Class-Balanced Loss Based on Effective Number of Samples",
-    2019, arXiv:1901.05555. All class weights are 1 before `start_step`, as in Cao et al., 2019,
-    arXiv:1906.07413. Class weights are scaled to a mean of 1 over the training rows, so the
-    learning rate need not change. The code of Cao et al. instead divides the loss of a batch by the
-    sum of its weights.
+    These weights are from Cui, Jia, Lin, Song and Belongie, "Class-Balanced Loss Based on Effective
+    Number of Samples", 2019, arXiv:1901.05555. All class weights are 1 before `start_step`, as in
+    Cao et al., 2019, arXiv:1906.07413. Class weights are scaled to a mean of 1 over the training
+    rows, so the learning rate need not change. The code of Cao et al. instead divides the loss of a
+    batch by the sum of its weights.
 
     Attributes:
       beta: the number beta of the formula, in [0, 1). With beta = 0, all class weights are equal;

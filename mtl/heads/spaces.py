@@ -29,9 +29,9 @@ _RULE = "name a label field, or map label fields to lists of their values"
 class Space:
     """A sample space: the rows in which every field of `within` has an allowed value.
 
-    A row is outside of the space if any of these fields has a value that is not allowed. If a field
-    is missing in a row, and no other field has a value that is not allowed, the row is neither
-    inside nor outside of the space.
+    A row is outside of the space if any field of `within` has a value that is not allowed. If a
+    field is missing in a row, and no other field has a value that is not allowed, the row is
+    neither inside nor outside of the space.
 
     Attributes:
       within: a label field that is 1 in the rows of the sample space, or {label field: allowed

@@ -29,12 +29,12 @@ class Survival(base.Base):
 
     The intervals `(t_(j-1), t_j]` have the hazards `h_j = sigmoid(logit_j)`. For an event in
     interval k, `loss = -log h_k - sum_(j<k) log(1 - h_j)`. For a row that is censored at time c,
-    `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. Gensheimer and Narasimhan,
-    "A Scalable Discrete-Time Survival Model for Neural Networks", 2019, arXiv:1805.00917. In the
-    paper, a row that is censored in the second half of an interval counts as having survived this
-    interval. Here, a row counts as having survived an interval only if it is censored at the end of
-    the interval or later. An event after the last boundary counts as censored at the last boundary.
-    The hazards of different intervals are predicted independently.
+    `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. The model is from
+    Gensheimer and Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks", 2019,
+    arXiv:1805.00917. In the paper, a row that is censored in the second half of an interval counts
+    as having survived this interval. Here, a row counts as having survived an interval only if it
+    is censored at the end of the interval or later. An event after the last boundary counts as
+    censored at the last boundary. The hazards of different intervals are predicted independently.
 
     Predicts `survival` [B, T], the probability of no event up to each boundary, and `value` [B],
     the mean time without an event up to the last boundary, with linear interpolation of survival

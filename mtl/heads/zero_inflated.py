@@ -23,9 +23,10 @@ class ZeroInflatedLogNormal(regression.Number):
 
     The amount is above 0 with a probability p, and then has a log-normal distribution:
     `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)` in nats, with `p = sigmoid(a)`, `mu = b`
-    and `s = f + softplus(c)` for logits (a, b, c) and the floor f. Wang, Liu and Miao, "A Deep
-    Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. In the
-    paper, s has no floor, so the likelihood could grow without bound if amounts are equal.
+    and `s = f + softplus(c)` for logits (a, b, c) and the floor f. The model is from Wang, Liu and
+    Miao, "A Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019,
+    arXiv:1912.07753. In the paper, s has no floor, so the likelihood could grow without bound if
+    amounts are equal.
 
     Predicts `value`, the mean `p exp(mu + s^2 / 2)`; `positive_probability`, p; `log_mean`, mu; and
     `log_scale`, s; [B] each. The metric `positive_auc` is the AUC of p for amounts above 0.

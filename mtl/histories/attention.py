@@ -20,11 +20,11 @@ class TargetAttention(types.HistoryEncoder):
     """The target attention of DIN: a weighted sum of events, with weights from an MLP.
 
     The output is `sum_t w(e[t], q) e[t]`, [B, D], for the events e[t] of a row and its target q. An
-    MLP computes the weight w from e, q, q - e and q * e. Zhou et al., "Deep Interest Network for
-    Click-Through Rate Prediction", KDD 2018, arXiv:1706.06978. As in the paper, the weights of
-    events are not normalised, so the output grows with the number of relevant events. If the target
-    has another width than an event, a dense layer projects it to the width D. The output for a row
-    without events is 0.
+    MLP computes the weight w from e, q, q - e and q * e. The encoder is from Zhou et al., "Deep
+    Interest Network for Click-Through Rate Prediction", KDD 2018, arXiv:1706.06978. As in the
+    paper, the weights of events are not normalised, so the output grows with the number of relevant
+    events. If the target has another width than an event, a dense layer projects it to the width D.
+    The output for a row without events is 0.
 
     Attributes:
       layers: the number of units of each hidden layer of the MLP. The variables of hidden layer i
@@ -84,12 +84,12 @@ class TargetAttention(types.HistoryEncoder):
 class HashedAttention(types.HistoryEncoder):
     """The hashed attention of SDIM: averages events with the same hashes as the target.
 
-    Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR Prediction"
-    (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random projections. For each group
-    of `width` hashes, the events with the same hashes as the target are summed, and the sum is
-    scaled to length 1; the output is the mean over groups, [B, D]. So the attention to a long
-    history costs a matrix product with `num_hashes` columns, but no MLP. Hashes have no gradients,
-    so the target gets no gradient; the events get gradients through their sums.
+    This encoder is from Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors
+    for CTR Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random
+    projections. For each group of `width` hashes, the events with the same hashes as the target are
+    summed, and the sum is scaled to length 1; the output is the mean over groups, [B, D]. So the
+    attention to a long history costs a matrix product with `num_hashes` columns, but no MLP. Hashes
+    have no gradients, so the target gets no gradient; the events get gradients through their sums.
 
     The target must have as many numbers as an event. The output for a row without events is 0.
 

@@ -14,9 +14,9 @@ from mtl.histories import padded
 class Convolution(types.HistoryEncoder):
     """Convolutions over the sequence of events, with max-pooling: [B, (L), D] -> [B, H].
 
-    Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014, arXiv:1408.5882.
-    Unlike in the paper, zeros pad both ends of the sequence, so even a history that is shorter than
-    a kernel has an output. The output for a row without events is 0.
+    The encoder is from Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP
+    2014, arXiv:1408.5882. Unlike in the paper, zeros pad both ends of the sequence, so even a
+    history that is shorter than a kernel has an output. The output for a row without events is 0.
 
     Attributes:
       filters: the number of filters of each kernel size.

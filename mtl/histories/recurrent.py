@@ -14,10 +14,11 @@ _NEXT_EVENT = "_next_event"
 class GRU(types.HistoryEncoder):
     """A gated recurrent unit: the state after the last event, [B, (L), D] -> [B, units].
 
-    Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
-    Translation", EMNLP 2014, arXiv:1406.1078. As in the paper, the reset gate is applied to the
-    state before the matrix product. The output for a row without events is 0. Events are processed
-    in sequence, so the time of a training step grows with the length of histories.
+    The unit is from Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for
+    Statistical Machine Translation", EMNLP 2014, arXiv:1406.1078. As in the paper, the reset gate
+    is applied to the state before the matrix product. The output for a row without events is 0.
+    Events are processed in sequence, so the time of a training step grows with the length of
+    histories.
 
     Attributes:
       units: the length of the state vector.
@@ -35,10 +36,10 @@ class GRU(types.HistoryEncoder):
 class InterestEvolution(types.HistoryEncoder):
     """The interest evolution of DIEN: a GRU over events, and a GRU with attention over its states.
 
-    Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
-    arXiv:1809.03672. For the states s[t] of the first GRU and the target e, the attention weights
-    a[t] are the softmax of `s[t] W e` over the events t. The second GRU (AUGRU) multiplies its
-    update gate by a[t]. The output for a row without events is 0.
+    The encoder is from Zhou et al., "Deep Interest Evolution Network for Click-Through Rate
+    Prediction", AAAI 2019, arXiv:1809.03672. For the states s[t] of the first GRU and the target e,
+    the attention weights a[t] are the softmax of `s[t] W e` over the events t. The second GRU
+    (AUGRU) multiplies its update gate by a[t]. The output for a row without events is 0.
 
     The auxiliary loss `<history>_next_event` trains the states of the first GRU to distinguish the
     next event from a random event e'. The loss is the mean of

@@ -30,17 +30,18 @@ class Run:
     Attributes:
       train_steps: the global step at which training ends.
       checkpoint_steps: save a checkpoint and evaluate it at every multiple of this step.
-      checkpoint_secs: save and evaluate a checkpoint each time after this many seconds; set either
-        checkpoint_steps or checkpoint_secs, and the other to None.
+      checkpoint_secs: save and evaluate a checkpoint whenever this many seconds have passed; set
+        either checkpoint_steps or checkpoint_secs, and set the other one to None.
       keep_checkpoints: how many of the latest checkpoints to keep, besides the best checkpoint.
       summary_steps: write TensorBoard scalars at every multiple of this step.
       steps_per_call: the largest number of training steps in one call of `Session.run`; 1 trains
-        without a loop in the graph. Between checkpoints and summaries, hooks see about one step a
-        second.
+        without a loop in the graph. A call of `Session.run` also ends at each checkpoint and each
+        summary, and after about a second; hooks run once for each call.
       micro_batches: the number of slices of a batch that go through the network one by one, to save
         memory. An update uses the gradients of the whole batch, but batch norm normalises each
         slice separately.
-      precision: the number format and the compiler of the network in a training step.
+      precision: the number format in which a training step computes the network, and whether XLA
+        compiles the network.
       profile: [first, last], two global steps: profiles the time and memory of the steps between
         them; None turns profiling off.
       seed: the seed of initial weights, shuffling and dropout.
@@ -84,18 +85,21 @@ class Experiment:
       model: the network, its heads and its update.
       run: how long to train, and when to write files.
       best: decides which evaluated checkpoint is the best, and when to stop early.
-      refit: computes a classifier for a trained network, instead of training.
-      distribution: the devices of the training.
+      refit: a part that computes a new last layer of a head for an already trained network; the run
+        then does not train.
+      distribution: the devices and processes over which the training divides each batch.
       warm_start: the weights that a new run starts from; None for initial weights.
-      serving: the content of exports, and how they are checked.
-      clip_audit: records the gradients of samples in training; None records nothing.
-      attack: how `launch.evaluate --attacked` moves inputs, such as `auxiliary.Adversarial`; unused
-        in other evaluations and in training.
+      serving: what an exported model contains, and how the run checks an export.
+      clip_audit: a part that records the norm of the gradient of every example in training; None
+        records nothing.
+      attack: the part, such as `auxiliary.Adversarial`, that changes the inputs of an evaluation by
+        `launch.evaluate --attacked`; training and other evaluations do not use it.
       trackers: services that get the metrics and files of the run, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training besides scalars; None shows scalars only.
-      hooks: parts of your code that watch a training; each makes a `SessionRunHook`.
-      observers: parts of your code that act beside a training; each is called with a
-        `types.ObservedRun`, and returns a `types.RunObserver` or None.
+      hooks: your own parts that watch a training; each part builds a `SessionRunHook` of
+        TensorFlow.
+      observers: your own parts that act beside a training; the run calls each part with a
+        `types.ObservedRun`, and the part returns a `types.RunObserver` or None.
     """
 
     data: pipeline.Pipeline
@@ -148,7 +152,7 @@ class Experiment:
 
     @property
     def files_read(self) -> list[str]:
-        """The paths of data and other files in the settings; outputs must not overwrite them."""
+        """The paths of data and other input files of the run, which outputs must not overwrite."""
         return [*files.named_by(self.data.source), *self.model.training_files.values()]
 
 

@@ -24,16 +24,16 @@ class Labelled(types.Head):
     """The base class of heads with a linear layer on the tower, and a label for each row.
 
     A label is missing if it is absent, NaN (float32) or "" (string). A missing label does not
-    affect the loss, the gradients or the metrics. If labels are ids, such as classes and grades,
-    an int64 label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a
-    value.
+    affect the loss, the gradients or the metrics. If labels are ids, such as classes and grades, an
+    int64 label of -1 is missing, too, unless a setting of the head names -1 as a label. If labels
+    are numbers, such as prices, -1 is an ordinary label.
 
     Attributes:
-      name: the name of the task, and a prefix of metrics and predictions. Variables are in
-        `head/<name>`.
-      label: the label field; the name of the task by default.
+      name: the name of the task, with which the names of its metrics and predictions begin.
+        Variables are in `head/<name>`.
+      label: the name of the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0. By default
-        every example weighs 1. The loss and the metrics use the same weights.
+        every example weighs 1. The loss and the metrics use the same weights of examples.
       missing: additional label values that mark a missing label, such as [-999].
       trainable: False freezes the last layer. `mtl.variables.freezing` freezes variables by name.
     """
@@ -70,7 +70,7 @@ class Labelled(types.Head):
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The label values that settings name, possibly with -1."""
+        """The label values that settings of the head name; -1 may be one of them."""
         return ()
 
     @property
@@ -107,7 +107,8 @@ class Labelled(types.Head):
           target of a missing label may be any valid value.
 
         Raises:
-          InvalidArgumentError: when run, if a label is out of range; `checked` builds this check.
+          InvalidArgumentError: when the op runs, if a label is out of range; `checked` builds this
+            check.
         """
         raise NotImplementedError
 
@@ -115,13 +116,13 @@ class Labelled(types.Head):
         """Return True if a Python value is a valid label.
 
         Args:
-          value: a number or text of a label that is not missing. For a value of the wrong type, the
-            method may raise a `TypeError`; `check` then rejects the value.
+          value: a label value that is not missing, a number or a text. For a value of the wrong
+            type, the method may raise a `TypeError`; `check` then rejects the value.
         """
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule that errors state for labels, such as `be in [0, 10)`.
+        """Return the rule for labels that error messages state, such as `be in [0, 10)`.
 
         Args:
           dtype: the type of a label tensor, or the class of a Python value; None if unknown.
@@ -131,7 +132,7 @@ class Labelled(types.Head):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, ...] -> {name: [B, ...]}, such as probabilities and class names.
+        Logits [B, ...] -> {name of a prediction: [B, ...]}, such as probabilities and class names.
         """
         raise NotImplementedError
 
@@ -185,7 +186,8 @@ class Labelled(types.Head):
           The label, [B, *label_shape], of a type in `label_types`.
 
         Raises:
-          UserError: the field is absent, or has another type or shape.
+          UserError: the label field is absent, or has a type or shape that the head does not
+            accept.
         """
         return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
@@ -197,12 +199,12 @@ class Labelled(types.Head):
           present: a mask of the labels that count, bool [B] or [B, n].
 
         Returns:
-          float32, in the shape of `present`; 0 for labels that do not count.
+          The weights, float32 in the shape of `present`; 0 for labels that do not count.
 
         Raises:
           UserError: the weight field is absent, or does not hold one number for each example.
-          InvalidArgumentError: when run, if a label that counts has a weight below 0, NaN or
-            infinity.
+          InvalidArgumentError: when the op runs, if a label that counts has a weight that is below
+            0, NaN or infinite.
         """
         weights = tf.cast(present, tf.float32)
         if self.weight:
@@ -229,14 +231,14 @@ class Labelled(types.Head):
         Args:
           labels: {field: [B, ...]}.
           field: the field.
-          kinds: the types that the head accepts.
+          kinds: the types that the field may have.
           shape: the shape of the label in one example.
 
         Returns:
           The label, [B, *shape].
 
         Raises:
-          UserError: the field is absent, or has another type or shape.
+          UserError: the field is absent, or has a type or shape that is not allowed.
         """
         if field not in labels:
             fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
@@ -258,24 +260,25 @@ class Labelled(types.Head):
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Return `result` as a tensor that fails, when run, unless all labels are valid.
+        """Return `result` as a tensor whose op fails unless all labels are valid.
 
         Args:
           result: the tensor to return.
           valid: bool, True for valid labels.
-          given: the labels that an error shows.
-          rule: the condition that labels must meet, as the end of an error message.
-          field: the label field; None means the head's `field`.
+          given: the labels; the error message shows the first wrong one.
+          rule: the condition that labels must meet, such as `be in [0, 10)`; the error message
+            states it.
+          field: the name of the label field; None means the property `field` of the head.
 
         Returns:
-          `result`, which depends on the check.
+          The tensor `result`, which is computed only after the check has passed.
         """
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """Return the start of an error about a label; the caller appends the label.
+        """Return the start of an error message about a label; the caller appends the label.
 
         Args:
           field: the label field.
@@ -284,7 +287,7 @@ class Labelled(types.Head):
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label or weight of a record (Python values), or None."""
+        """Return an error message about the label or weight of a record, or None."""
         label_values = values.flatten_values(labels.get(self.field, []))
         present = self.find_present(label_values)
         weight = self.weight or ""  # No field is named "".
@@ -301,16 +304,16 @@ class Labelled(types.Head):
         return None
 
     def _explain_minus_one(self, value: Any) -> str:
-        """Return a hint for a label of -1, which is a value for heads of numbers by default."""
+        """Return a hint about a label of -1, which is an ordinary number to heads of numbers."""
         if self.has_ids or isinstance(value, str) or value != spec.NO_ID:
             return ""
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the label values of a record that are present.
+        """Return the values of a record's label that are not missing.
 
         Args:
-          given: the values of the label, in a flat list.
+          given: the values of the record's label, in a flat list.
 
         Returns:
           The values that are not missing, in the same order.
@@ -318,11 +321,11 @@ class Labelled(types.Head):
         return [value for value in given if not self.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of a record counts, apart from its weight.
+        """Return True if the label of a record counts, whatever its weight is.
 
         Args:
           is_present: True if the record has a label value that is not missing.
-          labels: {field: its value in plain Python}.
+          labels: {label field: its value in the record, in plain Python}.
         """
         del labels
         return is_present
@@ -331,7 +334,8 @@ class Labelled(types.Head):
         """Return True if the record has a label that counts, with a weight other than 0.
 
         Args:
-          labels: {field: its value in plain Python}. Without the weight field, the weight is 1.
+          labels: {label field: its value in the record, in plain Python}. A record without the
+            weight field has the weight 1.
         """
         label_values = values.flatten_values(labels.get(self.field, []))
         weights = values.flatten_values(labels.get(self.weight or "", [1]))
@@ -341,10 +345,11 @@ class Labelled(types.Head):
         """Return a check for the label values of a record.
 
         Args:
-          given: the values of the label, in a flat list; some may be missing.
+          given: the values of the record's label, in a flat list; some may be missing.
 
         Returns:
-          A function that returns True for a valid value, and the rule that errors state.
+          A function that returns True for a valid label value, and the rule that error messages
+          state.
         """
         return self.accepts, self.rule(type(given[0]) if given else None)
 
@@ -357,11 +362,11 @@ class Base(Labelled):
 
     Attributes:
       within: the sample space: a label field that must be 1, such as "click", or {label field:
-        allowed values}. In rows outside of the space, and in rows with a missing field, the head's
-        label counts as missing. A row outside of the space must not have an outcome: a positive
-        label, or a number other than 0.
-      has_loss: False omits the head's loss in training. The task then learns only from other losses
-        on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
+        allowed values}. In rows outside of the sample space, and in rows in which one of these
+        fields is missing, the head's label counts as missing. A row outside of the sample space
+        must not have an outcome: a positive label, or a number other than 0.
+      has_loss: False omits the head's loss in training. Without this loss, the task learns only
+        from other losses on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
     """
 
     within: spaces.Within | None = None
@@ -382,13 +387,13 @@ class Base(Labelled):
     # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of outcomes, such as positives, which only rows of the space may have.
+        """Return a mask of outcomes, such as positives; only rows of the space may have outcomes.
 
         Args:
-          targets: the targets that `targets` returns.
+          targets: the targets that the method `targets` returns.
 
         Returns:
-          bool, in the shape of the targets; False by default.
+          The mask, bool in the shape of the targets; all entries are False by default.
         """
         return tf.zeros_like(targets, tf.bool)
 
@@ -401,8 +406,8 @@ class Base(Labelled):
         """Return the loss of every example, without weights.
 
         Args:
-          logits: [B, ...], as `examples` returns them.
-          targets: [B, ...], as `examples` returns them.
+          logits: [B, ...], as the method `examples` returns them.
+          targets: [B, ...], as the method `examples` returns them.
 
         Returns:
           Losses in the shape of the weights, [B] or [B, n].
@@ -410,7 +415,7 @@ class Base(Labelled):
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the inputs of the metrics for a batch.
+        """Return the sums and totals of a batch from which `summary` computes the metrics.
 
         Args:
           examples: the aligned logits, targets and weights of the batch.
@@ -424,11 +429,11 @@ class Base(Labelled):
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return additional inputs of metrics that rank rows within groups, such as users.
+        """Return additional sums for metrics that rank rows within groups, such as users.
 
         Args:
           examples: the aligned logits, targets and weights of a batch.
-          labels: {field: [B, ...]}, with the field that holds the groups.
+          labels: {field: [B, ...]}, including the field with the group of each row.
 
         Returns:
           {name: sum or `metrics.Total`}, as in `sums`; empty by default.
@@ -441,7 +446,7 @@ class Base(Labelled):
 
         Args:
           sums: {name: the sum over all batches in float64, or the value of a `metrics.Total`}, with
-            the names of `sums` and `sums_by_group`, and with "loss" and "weight".
+            the names that `sums` and `sums_by_group` return, and with "loss" and "weight".
 
         Returns:
           {metric: scalar}. `all_metrics` adds `average_loss` and `nan_predictions`.
@@ -451,10 +456,10 @@ class Base(Labelled):
     # All heads share these members.
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
+        """Compute the loss: logits [B, size] and labels {field: [B, ...]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, if a label or a weight is out of range.
+          InvalidArgumentError: when the op runs, if a label or a weight is out of range.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -472,11 +477,12 @@ class Base(Labelled):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.
 
-        [B, size] and {field: [B, ...]} -> the task's metrics, including `average_loss`.
+        Logits [B, size] and labels {field: [B, ...]} -> the metrics of the task, including
+        `average_loss`.
 
         `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
-        the loss. A single NaN turns every metric into NaN, except for metrics that depend on labels
-        alone.
+        the loss. A single NaN in a prediction or in the loss turns every metric into NaN, except
+        for metrics that depend on labels alone.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -492,24 +498,25 @@ class Base(Labelled):
         return metrics.stream_sums(sums, self.all_metrics)
 
     def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
-        """Return the predictions, whose first axes are the axes of the weights."""
+        """Return the predictions as tensors whose first axes are the axes of the label weights."""
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Compute all metrics of a split from its sums.
 
         Args:
-          sums: the sums, as in `summary`, with "nan_predictions".
+          sums: the sums that `summary` gets, and in addition "nan_predictions".
 
         Returns:
-          {metric: scalar, or [T] for sums of T tasks}, with `average_loss` and `nan_predictions`.
+          {metric: scalar, or [T] for sums of T tasks}, including `average_loss` and
+          `nan_predictions`.
         """
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights. Logits are 0 if the weight of a label is 0."""
+        """Return logits, targets and weights in matching shapes; logits of weight 0 are 0."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
         # A weight of 0 alone does not suffice: 0 times a loss of infinity is NaN.
@@ -529,7 +536,7 @@ class Base(Labelled):
     def _require_within(
         self, targets: tf.Tensor, outside: tf.Tensor, labels: types.Tensors
     ) -> tf.Tensor:
-        """Return the targets. When run, fail on an outcome outside of the space."""
+        """Return the targets; their op fails if a row outside of the space has an outcome."""
         label = labels[self.field]
         shown_values = targets if isinstance(label, tf.RaggedTensor) else label
         has_outcome = self.happened(targets)
@@ -540,12 +547,12 @@ class Base(Labelled):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, and a mask of the targets inside of the sample space."""
+        """Return the targets, and a mask of the present targets inside of the sample space."""
         del outside
         return targets, present & inside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return True if a label is used; `place` is True inside of the space, None if unknown."""
+        """Return True if a label is used; `place` is True in the sample space, None if unknown."""
         return is_present and bool(place)
 
     @property
@@ -553,7 +560,7 @@ class Base(Labelled):
         return f"hold no outcome unless {self._space.rule}"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label or weight of a record (Python values), or None."""
+        """Return an error message about the label or weight of a record, or None."""
         problem = super().check(labels)
         if problem or self.within is None or self._space.place(labels) is not False:
             return problem
@@ -563,7 +570,7 @@ class Base(Labelled):
         return None
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of a record counts, apart from its weight."""
+        """Return True if the label of a record counts, whatever its weight is."""
         place = True if self.within is None else self._space.place(labels)
         return self._is_weighed(is_present, place)
 
@@ -597,7 +604,7 @@ def or_nan(
     Args:
       summary: {metric: scalar}.
       nan_predictions: the number of labelled rows with a NaN, a scalar.
-      of_labels: the metrics that depend on labels alone, and keep their values.
+      of_labels: the names of the metrics that depend on labels alone; they keep their values.
 
     Returns:
       {metric: scalar}, with `nan_predictions`.
@@ -624,7 +631,7 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """Return the classify output of an export.
+    """Return the export output "classify", with the score of each class.
 
     Args:
       scores: the score of each class, float32 [B, C].
@@ -639,7 +646,7 @@ def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
 
     Args:
       names: the names.
-      scores: [B, ...], only for the number of rows.
+      scores: a tensor [B, ...], of which only the number of rows is used.
 
     Returns:
       string [B, C].
@@ -651,7 +658,7 @@ def check_share(where: str, value: float) -> None:
     """Check that a value is a number between 0 and 1, both excluded.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       value: the value.
 
     Raises:

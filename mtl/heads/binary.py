@@ -33,31 +33,34 @@ class Binary(base.Base):
     """Logistic regression on the tower: `p = sigmoid(logit)`.
 
     `loss_i = w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)`; see `objectives.binary_cross_entropy`.
-    Predicts `probability` (of the positive class), `class_id` (0 or 1) and `class` (its name).
-    `auc` and `pr_auc` are exact within the limits of `mtl.heads.ranking`.
+    Predicts `probability` (of the positive class), `class_id` (0 or 1) and `class` (its name). The
+    metrics `auc` and `pr_auc` are exact up to a number of different scores that `mtl.heads.ranking`
+    states.
 
     Attributes:
-      positive: the label values that count as positive; 1 by default. The first value is the name
-        of the positive class.
+      positive: the label values that count as positive; 1 by default. The first of these values is
+        the name of the positive class.
       negative: the label values that count as negative; by default 0 if `positive` is empty, else
         every other value.
-      positive_weight: the weight w of positives, above 0; negatives weigh 1. Any value except 1
-        shifts the probabilities, which are then not calibrated.
+      positive_weight: the weight w of positives, above 0; negatives weigh 1. Any weight except 1
+        shifts the predicted probabilities, which are then not calibrated.
       label_smoothing: the strength s of label smoothing, in [0, 1).
-      focal_gamma: gamma, at least 0; 2 is the paper's choice for rare positives.
+      focal_gamma: the exponent gamma of the focal loss, at least 0; 0 is plain cross-entropy, and 2
+        is the choice of the paper for rare positives.
       threshold: the probability in (0, 1) from which the positive class is predicted. The threshold
-        affects accuracy, precision and recall.
+        affects the metrics accuracy, precision and recall.
       prior: the share of positives, in (0, 1), that the initial bias predicts. A good prior saves
         the training steps that a head needs to learn how rare positives are.
       knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
-        `calibration.Isotonic` computes the points. Before this calibration, the map is the
-        identity.
+        `calibration.Isotonic` computes the points. Until `calibration.Isotonic` has computed the
+        points, the piecewise linear map is the identity.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
-        the first of these slices. Before the calibration, slices change nothing.
-      group: the field with the group of a row, such as a user, for the metric `gauc`. The field is
-        a label, or a feature in `Spec.keys`, of type int64 or string. Every row with a label needs
-        a group. The metric takes 20 bytes of memory for each row.
+        the first of these slices. Until a calibration has run, the slices of this setting do not
+        change the predictions.
+      group: the field with the group of a row, such as a user, for the metric `gauc`. The group
+        field is a label field, or a feature in `Spec.keys`, of type int64 or string. Every row with
+        a label needs a group. The metric `gauc` takes 20 bytes of memory for each row of the split.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
@@ -119,7 +122,7 @@ class Binary(base.Base):
 
     @property
     def joint_kind(self) -> str | None:
-        """The text of all settings except name and label; None if the head is computed alone."""
+        """All settings except name and label as a text; None if the head must be computed alone."""
         # A subclass may compute anything. `within` and `group` select rows of a single task.
         is_plain = type(self) is Binary and self.within is None and self.group is None
         if not is_plain or self.knots or self.calibration_slices:
@@ -127,7 +130,7 @@ class Binary(base.Base):
         return repr(dataclasses.replace(self, name="any", label=None))
 
     def initial_bias(self) -> float:
-        """Return the logit of the prior."""
+        """Return the logit of the share `prior`, or 0 without a prior."""
         return 0.0 if self.prior is None else base.logit(self.prior)
 
     @property
@@ -186,33 +189,33 @@ class Binary(base.Base):
         return targets > 0
 
     def is_outcome(self, value: Any) -> bool:
-        """Return True if the value is positive."""
+        """Return True if the value counts as a positive label."""
         return value in self._values[0]
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight or group of a record, or None."""
+        """Return an error message about the label, weight or group of a record, or None."""
         problem = super().check(labels)
         return groups.check_key(self, self.group, labels) if self.group and not problem else problem
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors, `be one of ...`."""
+        """Return the rule for labels that error messages state, `be one of ...`."""
         positive, negative = self._values
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights.
+        """Return logits, targets and weights in matching shapes.
 
         Args:
           logits: [B, 1].
           labels: {field: [B, ...]}.
 
         Returns:
-          Logits, targets and weights, [B] each. Logits are 0 if the weight of a label is 0.
+          Logits, targets and weights, [B] each. The logits of rows of weight 0 are replaced by 0.
         """
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every example: [...], [...] -> [...]."""
+        """Compute the loss of every example: logits [...], targets [...] -> [...]."""
         return objectives.binary_cross_entropy(
             logits, targets, self.positive_weight, self.label_smoothing, self.focal_gamma
         )
@@ -226,14 +229,14 @@ class Binary(base.Base):
         return tf.squeeze(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logits of `probability` [B] -> [B, 1]."""
+        """Return the logits that lead to the predicted `probability`: [B] -> [B, 1]."""
         return objectives.recover_log_odds(predictions["probability"])[:, tf.newaxis]
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, 1] -> probability float32, class_id int64 and class string, all [B]. With T tasks,
-        [B, T, 1] -> [B, T].
+        Logits [B, 1] -> probability float32, class_id int64 and class string, all [B]. For T tasks
+        together, logits [B, T, 1] -> predictions [B, T].
         """
         probability = tf.sigmoid(tf.squeeze(logits, -1))
         class_id = tf.cast(probability >= self.threshold, tf.int64)
@@ -257,7 +260,7 @@ class Binary(base.Base):
           probability: the probability of the positive class, [...].
 
         Returns:
-          [..., 2], the negative class first.
+          The probabilities, [..., 2], with the negative class first.
         """
         # A difference, 1 - probability, would round to 0 below 6e-8.
         return tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
@@ -283,14 +286,14 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return sums for the areas under curves, the calibration, and metrics at the threshold.
+        """Return sums for the areas under curves, calibration errors and metrics at the threshold.
 
         Args:
           examples: logits, targets and weights, [B], or [B, T] for T tasks.
 
         Returns:
-          {name: scalar, or [T] for T tasks}, except for "excess" [15] or [T, 15], and the total
-          "scores".
+          The sums {name: scalar, or [T] for T tasks}, except for "excess" [15] or [T, 15], and
+          "scores", which is a `metrics.Total`.
         """
         total = functools.partial(metrics.sum_weighted, axis=0)
         logits, targets, weights = examples
@@ -344,12 +347,13 @@ def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
     """Return accuracy, precision and recall at the threshold.
 
     Args:
-      sums: sums of weights in the same shape: "weight" of all labels, "positive" of positives,
-        "flagged" of predicted positives, and "hits" of predicted positives that are positive.
+      sums: sums of weights, all in the same shape: "weight" of all labels, "positive" of positive
+        labels, "flagged" of labels that are predicted as positive, and "hits" of positive labels
+        that are predicted as positive.
 
     Returns:
-      {metric: the shape of the sums}; NaN if the metric is undefined, such as the precision if no
-      label is predicted as positive.
+      {metric: a tensor in the shape of the sums}; NaN where a metric is undefined, such as the
+      precision if no row is predicted as positive.
     """
     positive, num_flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
     # All rows minus the missed positives (positive - hits) and the false alarms (flagged - hits).

@@ -26,15 +26,15 @@ def _check_label(where: str, value: Any) -> None:
 class Block:
     """T heads with the same settings, one for each task.
 
-    Variables, metrics and predictions have the same names as with a list of T heads. Equal heads
-    with a `joint_kind`, such as `Binary`, are computed together: 16 or more heads share ops, 64 or
-    more heads share variables of the graph (see docs/many_tasks.md).
+    Variables, metrics and predictions have the same names as if the T heads were listed one by one.
+    Equal heads with a `joint_kind`, such as `Binary`, are computed together: 16 or more heads share
+    ops, 64 or more heads share variables of the graph (see docs/many_tasks.md).
 
     Attributes:
       head: a class of heads, or a function that returns a head. The block calls this class or
         function for each task, with the keyword arguments `name` and `label`.
-      tasks: the T names of the tasks.
-      label: the label field of a task; {task} stands for the name of the task.
+      tasks: the names of the T tasks, one for each head.
+      label: the name of each head's label field, in which {task} stands for the name of the task.
     """
 
     head: Annotated[

@@ -1,9 +1,10 @@
-"""Growing variables for totals, with reads and writes that work in replicas and branches.
+"""Variables that grow with the rows of a metric, and can be used in replicas and branches.
 
 start = buffers.read(used, tf.int64)
 buffers.put(keys, start, end, values)            # keys[start:end] = values
 
-In the scope of a distribution strategy, only raw ops on handles of variables work everywhere.
+In the scope of a distribution strategy, only raw ops on the handles of variables work both in
+replicas and in the branches of `tf.cond`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Return the value of a variable.
 
     Args:
-      handle: the handle of the variable.
+      handle: the resource handle of the variable.
       dtype: the type of the variable.
     """
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -30,8 +31,9 @@ def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
     """Replace the value of a variable.
 
     Args:
-      handle: the handle of the variable.
-      value: the new value, of the variable's type. It may be longer or shorter than the old value.
+      handle: the resource handle of the variable.
+      value: the new value, of the variable's type. The new value may be longer or shorter than the
+        old value.
 
     Returns:
       The op that writes the value.
@@ -43,9 +45,9 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
     """Write rows [start, end).
 
     Args:
-      handle: the handle of a variable with at least `end` rows.
-      start: the first row, an int64 scalar.
-      end: the end of the range, exclusive, an int64 scalar.
+      handle: the resource handle of a variable with at least `end` rows.
+      start: the index of the first row to write, an int64 scalar.
+      end: the index after the last row to write, an int64 scalar.
       value: [end - start, ...].
 
     Returns:
@@ -62,10 +64,10 @@ def capacity(handle: tf.Tensor) -> tf.Tensor:
 
 
 def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
-    """Return the state of a total that collects rows, each with a key.
+    """Return the state of a `metrics.Total` that collects rows of numbers, each row with a key.
 
     Args:
-      width: the number of numbers in a row.
+      width: how many numbers a row has.
 
     Returns:
       The specifications of three variables: keys int64 [C] and numbers float32 [C, width] for the
@@ -79,12 +81,12 @@ def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
 
 
 def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-    """Append rows to the variables of `rows_state`.
+    """Append rows to the three variables that `rows_state` specifies.
 
-    A full buffer grows by half.
+    If the new rows do not fit, the variables grow by half of their length.
 
     Args:
-      state: the three variables.
+      state: the variables, in the order of `rows_state`.
       keys: int64 [B].
       rows: float32 [B, width].
 

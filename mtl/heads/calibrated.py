@@ -3,8 +3,8 @@
 logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
 variable = calibrated.create("click", "lines", values)        # creates a variable of this head
 
-`transfer.calibration` computes knots and lines. Before this computation, the maps are the identity.
-The code uses only plain ops, which every export format supports.
+`mtl.tools.calibration` computes knots and lines. Until `mtl.tools.calibration` has run, the maps of
+logits are the identity. The maps use only plain ops, which every export format supports.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ def calibrate(
     features: types.Tensors,
     where: str,
 ) -> tf.Tensor:
-    """Calibrate logits by knots, or by the line of each row's slice.
+    """Calibrate the logits of each row by the knots or by the line of the row's slice.
 
-    Rows outside of all slices use the last knots or the last line. With knots, C is 1, and the
-    slope is 1 beyond the first and the last knot.
+    Rows outside of all slices use the last knots or the last line. With knots, there is one logit
+    for each row, and the map has slope 1 below the first and above the last knot.
 
     Args:
       logits: [B, C].
       num_knots: K; 0 for lines.
       slices: {feature: values}; if empty, all rows use the same knots.
       features: {field: [B, ...]}.
-      where: the name of the setting with the slices, for errors.
+      where: the name of the setting with the slices, for error messages.
 
     Returns:
       Calibrated logits, [B, C].
 
     Raises:
-      UserError: a field of a slice has several values, or values of another type.
+      UserError: a field of a slice has several values in a row, or has another type than the values
+        of the slices.
     """
     if not slices:
         return _bend_logits(logits, _create_knots([num_knots, 2])) if num_knots else logits
@@ -76,7 +77,7 @@ def _create_knots(shape: Sequence[int]) -> tf.Variable:
 
 
 def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
-    """Map logits [B, 1] by knots: [K, 2] for all rows, or [B, K, 2]."""
+    """Map logits [B, 1] by knots: the same knots [K, 2] for all rows, or [B, K, 2]."""
     places, heights = knots[..., 0], knots[..., 1]
     starts, low = places[..., :-1], heights[..., :-1]
     widths, rises = places[..., 1:] - starts, heights[..., 1:] - low
@@ -88,12 +89,13 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
-    """Create the variable for knots or lines of a task, in a graph without the head.
+    """Create the variable with the knots or lines of a task, in a graph that lacks its head.
 
     Args:
       task: the name of the head.
       name: `KNOTS` or `LINES`.
-      values: the initial values; the docstrings of `KNOTS` and `LINES` give the shapes.
+      values: the initial value of the variable; the docstrings of `KNOTS` and `LINES` describe its
+        shape.
 
     Returns:
       The variable, which is not trainable.

@@ -17,21 +17,24 @@ from mtl.heads import base, density, values
 
 @checks.dataclass
 class CategoricalMixture(density.Density):
-    """The latent class model `p_k(h) = prod_j t_kj[h_j]`: values are independent in a class.
+    """The latent class model `p_k(h) = prod_j t_kj[h_j]`: in a class, columns are independent.
 
-    P. F. Lazarsfeld, N. W. Henry, "Latent Structure Analysis", 1968. `density.Density` lists the
-    predictions. The tower must be a concatenation of one-hot columns
+    The model is from Lazarsfeld and Henry, "Latent Structure Analysis", 1968. `density.Density`
+    lists the predictions. The tower must be a concatenation of one-hot columns
     (`Categorical.dimension = None`), the output of a network without layers (`MLP.layers = []`). A
-    column of zeros is a missing value, whose factor is 1.
+    column of zeros is a missing value; its factor in the product is 1.
 
-    `t = f + (1 - f size) softmax(c)` with the floor f, so even a value that never occurred in a
-    class has a probability above 0. Samples are ids, [B, S, number of values], as float32.
-    Variables are `weights`, and `probabilities` [R, K, sum of sizes].
+    The probabilities are `t = f + (1 - f size) softmax(c)` for the variables c and the floor f, so
+    even a value that never occurred in a class has a probability above 0. Samples are category ids,
+    [B, S, number of columns], as float32. The head has the variables `weights` [R, K] and
+    `probabilities` [R, K, sum of sizes].
 
     Attributes:
-      sizes: the number of categories of each value, at least 2. Values are in the order of their
-        columns, which are sorted by name. A vocabulary adds one category, for unknown values.
-      min_probability: f, above 0 and below 1 / size for each value.
+      sizes: the number of categories of each column, at least 2. The sizes are in the order of the
+        columns, which are sorted by name. A column with a vocabulary has one more category, for
+        unknown values.
+      min_probability: the smallest probability f of a category, above 0 and below 1 / size for
+        every size.
     """
 
     sizes: Annotated[Sequence[Annotated[int, checks.AtLeast(2)]], checks.Filled("not be empty")]
@@ -45,7 +48,7 @@ class CategoricalMixture(density.Density):
         checks.require(is_below, where, rule, self.min_probability)
 
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return the probabilities of the categories of each value, [R, K, size] each.
+        """Return the probabilities of the categories of each column, [R, K, size] each.
 
         Raises:
           UserError: the width of the tower differs from the sum of the sizes.
@@ -65,10 +68,10 @@ class CategoricalMixture(density.Density):
         return tf.split(values, list(self.sizes), axis=-1)
 
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return `log p_k(h)`: [B, H] and [R, K, size] each -> [B, R, K].
+        """Return `log p_k(h)`: tower [B, H] and probabilities [R, K, size] each -> [B, R, K].
 
         Raises:
-          InvalidArgumentError: when run, if the tower is not one-hot.
+          InvalidArgumentError: when the op runs, if the tower is not one-hot.
         """
         are_one_hot = [
             tf.reduce_all(tf.equal(part, 0) | tf.equal(part, 1), axis=1)
@@ -87,14 +90,18 @@ class CategoricalMixture(density.Density):
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:
-        """Return the number of values, as each category takes one uniform number."""
+        """Return the number of columns, as drawing a category takes one uniform number."""
         del width
         return len(self.sizes)
 
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples: one-hot [B, S, K], uniform [B, S, J], [K, size] each -> ids [B, S, J]."""
+        """Return samples.
+
+        One-hot components [B, S, K], uniform numbers [B, S, J] and probabilities [K, size] of each
+        of the J columns -> category ids [B, S, J].
+        """
         ids = []
         for index, probabilities in enumerate(parameters):
             ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(probabilities, axis=1)[:, :-1])

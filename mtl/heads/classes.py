@@ -23,7 +23,8 @@ from mtl.spec import literals
 class Classes(base.Base):
     """The base class of heads with classes. Labels are class names (string) or ids (int64).
 
-    If all names are whole numbers, such as "-1", "0" and "1", int64 labels are these numbers.
+    If all class names are whole numbers, such as "-1", "0" and "1", an int64 label is one of these
+    numbers instead of an id.
 
     Attributes:
       classes: the number of classes, at least 2, or their names in the order of their ids.
@@ -40,7 +41,7 @@ class Classes(base.Base):
 
     @functools.cached_property
     def class_numbers(self) -> Sequence[int]:
-        """The int64 label of each class: the name if all names are numbers, else the id."""
+        """The int64 label of each class: its name if all names are numbers, else its id."""
         ids = range(len(self.class_names))
         if isinstance(self.classes, int):
             return ids
@@ -54,17 +55,17 @@ class Classes(base.Base):
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The int64 and string labels of the classes."""
+        """The int64 and string values that are labels of the classes."""
         names = self.class_names if not isinstance(self.classes, int) else ()
         return (*names, *self.class_numbers) if names else self.class_numbers
 
     @property
     def row_names(self) -> types.RowNames:
-        """The class names, for variables that have a column for each class."""
+        """The class names, which name the columns of variables with a column for each class."""
         return types.RowNames(names=self.class_names, axis=-1)
 
     def _per_class(self, setting: str) -> list[float]:
-        """Return the setting as a number above 0 for each class."""
+        """Return a setting as a list with a number above 0 for each class."""
         setting_value, where = getattr(self, setting), self._where(setting)
         return values.per_class(where, setting_value, self.class_names)
 
@@ -74,7 +75,8 @@ class Classes(base.Base):
         Raises:
           UserError: labels are int64, but only some of the class names are numbers, or two names
             are the same number.
-          InvalidArgumentError: when run, if a present label is not the label of a class.
+          InvalidArgumentError: when the op runs, if a label is neither missing nor the label of a
+            class.
         """
         present = self.are_present(label)
         # Any valid class can stand for a missing label, whose weight is 0.
@@ -83,7 +85,7 @@ class Classes(base.Base):
     def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the class ids of the present labels, int64 in the same shape.
 
-        When run, fail if a present label is not the label of a class.
+        The op that computes the ids fails if a label is neither missing nor the label of a class.
 
         Raises:
           UserError: labels are int64, but only some of the class names are numbers, or two names
@@ -110,7 +112,7 @@ class Classes(base.Base):
         return value in (self.class_names if isinstance(value, str) else self.class_numbers)
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors, `be in [0, C)` or `be one of ...`."""
+        """Return the rule for labels in error messages, `be in [0, C)` or `be one of ...`."""
         is_text = dtype in (tf.string, str)
         return values.class_rule(self.class_names if is_text else self.class_numbers)
 

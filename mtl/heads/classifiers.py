@@ -16,7 +16,7 @@ from mtl.deferred import tf, tf1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
-    """A linear layer, `z = h W + b`; variables `logits/kernel` and `logits/bias`."""
+    """A linear layer, `z = h W + b`, with variables `logits/kernel` and `logits/bias`."""
 
     has_bias = True
 
@@ -30,11 +30,11 @@ class Linear:
 class Scaled(Linear):
     """A linear layer with a learnt scale of each class: `z_c = (1 + a_c) (h W + b)_c`.
 
-    Learnable weight scaling of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, W and b come from an earlier
-    training and are frozen. As in the authors' code, the scale also applies to the bias. The
-    variable `logits/scale_offset` holds a, with initial value 0, so a penalty on the variable pulls
-    all scales to 1.
+    Learnable weight scaling of Kang et al., "Decoupling Representation and Classifier for
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. In the paper, the weights W and the bias b
+    come from an earlier training and are frozen. As in the code of the paper's authors, the scale
+    of a class also multiplies its bias. The variable `logits/scale_offset` holds the offsets a_c,
+    which are 0 at first, so a penalty on the variable pulls all scales to 1.
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
@@ -47,13 +47,13 @@ class Scaled(Linear):
 
 @checks.dataclass
 class Cosine:
-    """A cosine classifier, `z_c = scale cos(h, W_c)`; variable `logits/kernel`.
+    """A cosine classifier, `z_c = scale cos(h, W_c)`, with the variable `logits/kernel`.
 
     In a linear layer, frequent classes tend to get long weight vectors. The cosine ignores the
     length of weight vectors.
 
     Attributes:
-      scale: the factor of the cosine, above 0. 30 is the choice of Cao et al., 2019,
+      scale: the factor of the cosine, above 0; 30 is the choice of Cao et al., 2019,
         arXiv:1906.07413.
     """
 

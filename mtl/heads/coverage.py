@@ -19,8 +19,8 @@ def check_levels(where: str, levels: Sequence[float]) -> None:
     """Check that the levels of predicted quantiles are in [0.001, 0.999].
 
     Args:
-      where: the name of the setting, for errors.
-      levels: the levels, such as 0.5 for the median.
+      where: the name of the setting, for error messages.
+      levels: the levels of the quantiles, such as 0.5 for the median.
 
     Raises:
       UserError: `levels` is not a list, or a level is not a number in [0.001, 0.999].
@@ -52,12 +52,13 @@ def compare_shares(
     """Compare the share of labels at or below each quantile with the level of the quantile.
 
     Args:
-      levels: Q levels in (0, 1).
-      below: the weights of labels at or below each quantile, [Q].
-      weight: the weight of all labels, a scalar.
+      levels: the levels of the Q quantiles, in (0, 1).
+      below: the sum of the weights of labels at or below each quantile, [Q].
+      weight: the sum of the weights of all labels, a scalar.
 
     Returns:
-      `coverage/<level>` for each level, and the mean error, `coverage_error`.
+      `coverage/<level>`, the share of labels at or below each quantile, and `coverage_error`, the
+      mean distance between share and level.
     """
     shares = metrics.ratio(below, weight)
     errors = tf.abs(shares - tf.constant(list(levels), shares.dtype))

@@ -33,7 +33,7 @@ class Dense(base.Base):
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:
-        """The shape of a map of any size. `examples` compares label and tower sizes."""
+        """The shape of a label map of any size; `examples` checks the size of the map."""
         return (None, None)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -42,7 +42,7 @@ class Dense(base.Base):
         return layers.conv(tower, self.size, "logits", size=1, bias_initializer=initializer)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights, with height and width as one axis.
+        """Return logits, targets and weights, with height and width flattened to one axis.
 
         Args:
           logits: [B, H, W, size].
@@ -52,7 +52,7 @@ class Dense(base.Base):
           Logits [B, H W, size], targets [B, H W] or [B, H W, n], and weights [B, H W].
 
         Raises:
-          UserError: label and tower have different sizes.
+          UserError: the label map and the tower have different sizes.
         """
         size, label_size = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
         where = f"head {self.name!r}: label {self.field!r}"
@@ -87,15 +87,15 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
 def list_places(
     given: Sequence[Any], size: int, is_missing: Callable[[Any], bool]
 ) -> list[Sequence[Any]]:
-    """List the values of each pixel, without pixels with a missing value.
+    """List the label values of each pixel, except for pixels with a missing value.
 
     Args:
       given: the values of a map, pixel by pixel.
-      size: the number of values of a pixel.
-      is_missing: returns True for a value that marks a missing label.
+      size: how many label values a pixel has.
+      is_missing: a function that returns True for a value that marks a missing label.
 
     Returns:
-      The `size` values of each pixel.
+      The `size` values of each pixel that remains.
     """
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

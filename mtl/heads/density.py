@@ -28,28 +28,31 @@ class Density(unlabelled.Unlabelled):
 
     The head has no label, and every row weighs 1. The gradient of the head does not reach the
     network, because a network could raise the density without limit by mapping all rows to the same
-    point. With a network without layers (`MLP.layers = []`), p is a density of the columns.
+    point. With a network without layers (`MLP.layers = []`), p is a density of the feature columns.
 
-    The gradient holds responsibilities constant, as in `objectives.mixture_loss`. Training ends in
-    one of many local optima; as with EM, the optimum depends on the initial values. With several
-    starts, several independent mixtures train at the same time. Metrics, predictions and exports
-    use the mixture with the smallest moving average of the training loss, over about 100 steps, or
-    about 100 slices with `Run.micro_batches`. With several replicas, the average covers only rows
-    of the first replica.
+    The gradient treats the responsibilities as constants, as in `objectives.mixture_loss`. Training
+    ends in one of many local optima; as with EM, the optimum depends on the initial values. With
+    `num_starts` above 1, several independent mixtures train at the same time. Metrics, predictions
+    and exports use the mixture with the smallest moving average of the training loss, over about
+    100 steps, or about 100 slices with `Run.micro_batches`. With several replicas, this moving
+    average covers only rows of the first replica.
 
     Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
     the density of the row; `component` [B], the component with the largest share; and `samples`
     [B, S, ...] of the mixture. Samples do not depend on the tower: the features of a row only seed
     its draws (`mtl.step.row_draws`).
 
-    The first axis of every variable, such as `weights` [R, K], has an entry for each start.
+    The first axis of every variable, such as `weights` [R, K], has an entry for each of the R
+    mixtures.
 
     Attributes:
-      name: the name of the task, and a prefix of metrics and predictions. Variables are in
-        `head/<name>`.
-      num_components: K, the number of components.
-      num_starts: R, the number of independent mixtures. A step takes R times as long.
-      num_samples: S, the number of samples in each prediction; 0 for none.
+      name: the name of the task, with which the names of its metrics and predictions begin.
+        Variables are in `head/<name>`.
+      num_components: K, the number of components of a mixture.
+      num_starts: R, the number of independent mixtures that train at the same time. A training step
+        of the head takes R times as long as with one mixture.
+      num_samples: S, the number of random samples of the mixture that each prediction has; 0 for
+        none.
       trainable: False freezes the mixture. `mtl.variables.freezing` freezes variables by name.
     """
 
@@ -75,7 +78,7 @@ class Density(unlabelled.Unlabelled):
           width: H, the width of the tower.
 
         Returns:
-          The parameters, [R, K, ...] each.
+          The parameters of the R mixtures, [R, K, ...] each.
         """
 
     @abc.abstractmethod
@@ -84,7 +87,8 @@ class Density(unlabelled.Unlabelled):
 
         Args:
           tower: [B, H].
-          parameters: the parameters, [R, K, ...] each; [1, K, ...] for the best start alone.
+          parameters: the parameters of all mixtures, [R, K, ...] each, or of the best mixture
+            alone, [1, K, ...] each.
 
         Returns:
           [B, R, K], in nats.
@@ -102,12 +106,12 @@ class Density(unlabelled.Unlabelled):
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Draw a sample from a component, for each row and each of S samples.
+        """Draw S samples for each row, each from a given component of the mixture.
 
         Args:
           chosen: the component of each sample, one-hot [B, S, K].
           drawn: uniform numbers in (0, 1), [B, S, draw_size].
-          parameters: the parameters of the best start, [K, ...] each.
+          parameters: the parameters of the best mixture, [K, ...] each.
 
         Returns:
           [B, S, n].
@@ -116,15 +120,15 @@ class Density(unlabelled.Unlabelled):
     # All densities share these members.
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute `log(pi_k p_k(h))`, and draw samples in prediction.
+        """Compute `log(pi_k p_k(h))`, and in prediction also draw samples.
 
         Args:
           tower: [B, H].
 
         Returns:
-          [B, C]: the K values of the best start, then R K values of all starts if R > 1, then the
-          samples in prediction. In prediction, the values of the best start replace the values of
-          all starts.
+          The logits [B, C]: the K values of the best mixture, then the R K values of all mixtures
+          if R > 1, then the samples in prediction. In prediction, copies of the values of the best
+          mixture replace the values of all mixtures.
         """
         # Stop the gradient, as the density must not change the network.
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
@@ -158,18 +162,18 @@ class Density(unlabelled.Unlabelled):
         return tf.nn.log_softmax(weights) + self.log_densities(tower, parameters)
 
     def _find_best(self) -> tf.Tensor | int:
-        """Return the index of the start with the smallest training loss."""
+        """Return the index of the mixture with the smallest average of the training loss."""
         return tf.argmin(self._get_averages().read_value()) if self._has_starts else 0
 
     def _get_averages(self) -> tf.Variable:
-        """Return the moving averages of the losses of all starts, [R]; initial values are 0."""
+        """Return the moving averages of the losses of all mixtures, [R], which start at 0."""
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             return step_state.create_variable(
                 "average_losses", np.zeros([self.num_starts], np.float32)
             )
 
     def _follow_losses(self, losses: tf.Tensor) -> None:
-        """Update the averages with the losses of a batch, [R], together with the step's update."""
+        """Update the moving averages with the losses of a batch, [R], in the step's update."""
         averages = self._get_averages()
         before = averages.read_value()
         step_state.assign_with_update(averages, before + (1 - _DECAY) * (losses - before))
@@ -180,7 +184,7 @@ class Density(unlabelled.Unlabelled):
         return None if uniform is None else tf.reshape(uniform, [-1, self.num_samples, size])
 
     def _sample(self, uniform: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
-        """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
+        """Return samples of the mixture: uniform numbers [B, S, draw_size + 1] -> [B, S, n]."""
         # Inverse transform sampling: the id of the component is the number of cumulative weights
         # below the uniform number.
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
@@ -188,13 +192,13 @@ class Density(unlabelled.Unlabelled):
         return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of each row; the gradient of the loss trains all starts.
+        """Compute the loss of each row; the gradient of the loss trains all mixtures.
 
         Args:
-          logits: [B, C], as `logits` returns them.
+          logits: [B, C], as the method `logits` returns them.
 
         Returns:
-          The loss of the best start in nats, [B].
+          The loss of the best mixture in nats, [B].
         """
         best = objectives.mixture_loss(logits[:, : self.num_components])
         if not self._has_starts:
@@ -207,7 +211,7 @@ class Density(unlabelled.Unlabelled):
 
     @property
     def _num_joint(self) -> int:
-        """The number of logits before the samples."""
+        """The number of logits that come before the samples."""
         return self.num_components * (1 + self._has_starts * self.num_starts)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
@@ -217,7 +221,7 @@ class Density(unlabelled.Unlabelled):
         return objectives.weighted_mean(losses, tf.ones_like(losses))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the predictions of the class docstring, from logits [B, C]."""
+        """Return the predictions that the docstring of the class lists, from logits [B, C]."""
         log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
         predictions = {
             "log_density": tf.reduce_logsumexp(log_joint, axis=-1),
@@ -235,7 +239,8 @@ class Density(unlabelled.Unlabelled):
         `average_loss` and `log_likelihood` are the means of `-log p(h)` and of `log p(h)`, in nats.
         `used_components` is exp of the entropy of the mean responsibilities: K if all components
         have the same share of the rows, 1 if a single component has all rows. `nan_predictions`
-        counts rows with a NaN; a single row with a NaN turns the other metrics into NaN.
+        counts rows with a NaN in a prediction or in the loss; a single such row turns the other
+        metrics into NaN.
         """
         del labels
         losses, predictions = self.losses(logits), self.predictions(logits)

@@ -26,19 +26,21 @@ class Depth(dense.Dense):
     a label. Predicts `depth` [B, H, W] in the unit of the labels.
 
     Over all labelled pixels of a split, `abs_error` is the mean of `|p - y|`, `rel_error` the mean
-    of `|p - y| / y`, and `rmse` the root of the mean of `(p - y)^2` (D. Eigen, C. Puhrsch, R.
-    Fergus, "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
+    of `|p - y| / y`, and `rmse` the root of the mean of `(p - y)^2` (Eigen, Puhrsch and Fergus,
+    "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
     arXiv:1406.2283).
 
     Attributes:
       loss_type: the loss of an error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: delta of the Huber loss, above 0 and in units of the scale.
+      huber_delta: the error delta from which the Huber loss is linear, above 0. With scale
+        "linear", delta is in the unit of the labels; with scale "log", delta is a difference of
+        logarithms.
       scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
-        "linear", a predicted depth may be below 0. With "log", errors are differences of
-        logarithms, so an error of 10% costs the same for near and far pixels.
+        scale "linear", a predicted depth may be below 0. With scale "log", errors are differences
+        of logarithms, so an error of 10% costs the same for near and far pixels.
       prior: the depth, above 0, that the initial bias predicts. The mean of the labels is a good
-        choice.
+        choice of the prior.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "absolute"
@@ -56,7 +58,7 @@ class Depth(dense.Dense):
     }
 
     def initial_bias(self) -> float:
-        """Return the prior, or the logarithm of the prior if `scale` is "log"."""
+        """Return the initial bias: the prior, or its logarithm if `scale` is "log"."""
         return math.log(self.prior) if self.scale == "log" else float(self.prior)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -71,20 +73,20 @@ class Depth(dense.Dense):
         return tf.where(present, depths, 1.0), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the depths without missing values and zeros."""
+        """Return the label values of a record that are neither missing nor 0."""
         return [value for value in super().find_present(given) if value != 0]
 
     def accepts(self, value: Any) -> bool:
-        """Return True if the value is a depth."""
+        """Return True if the value is finite and above 0."""
         return 0 < value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a depth or 0."""
+        """Return the rule that error messages state: a label must be a depth or 0."""
         del dtype
         return "be finite and at least 0"
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights, with height and width as one axis.
+        """Return logits, targets and weights, with height and width flattened to one axis.
 
         Args:
           logits: [B, H, W, 1].
@@ -103,11 +105,11 @@ class Depth(dense.Dense):
         return objectives.REGRESSION[self.loss_type](logits, goals, **settings)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence of normal distributions of variance 1: [B, H, W, 1] -> [B]."""
+        """Average `objectives.gaussian_divergence` over pixels: [B, H, W, 1] twice -> [B]."""
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), [1, 2, 3])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logits of `depth`, [B, H, W] -> [B, H, W, 1]."""
+        """Return the logits that lead to the predicted `depth`: [B, H, W] -> [B, H, W, 1]."""
         depth = predictions["depth"][..., tf.newaxis]
         minimum = objectives.LEAST
         return tf.math.log(tf.maximum(depth, minimum)) if self.scale == "log" else depth
@@ -130,7 +132,7 @@ class Depth(dense.Dense):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute the mean errors over the labelled pixels."""
+        """Compute the means of the errors over the labelled pixels."""
         weight = sums["weight"]
         return {
             "abs_error": metrics.ratio(sums["absolute_errors"], weight),

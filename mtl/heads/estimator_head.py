@@ -35,16 +35,16 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 class EstimatorHead(types.Head):
     """Wraps a head of tf.estimator, behind a linear layer on the tower.
 
-    `head` computes loss, predictions, metrics and export outputs. The tf.estimator head gets only
-    rows with a label, and reads its `weight_column` from the label fields. Heads of `tf.estimator`
-    divide the loss by the number of rows, not by the sum of weights.
+    The wrapped `head` computes loss, predictions, metrics and export outputs. The tf.estimator head
+    gets only rows with a label, and reads its `weight_column` from the label fields. Heads of
+    `tf.estimator` divide the loss by the number of rows, not by the sum of weights.
 
     Attributes:
-      name: the name of the task, and a prefix of metrics and predictions. Variables are in
-        `head/<name>`.
-      head: a `tf.estimator.Head`, except MultiHead. Wrap each head of a MultiHead in an
-        `EstimatorHead`.
-      label: the label field; the name of the task by default.
+      name: the name of the task, with which the names of its metrics and predictions begin.
+        Variables are in `head/<name>`.
+      head: a `tf.estimator.Head`, except MultiHead. Instead of a MultiHead, wrap each of its heads
+        in a separate `EstimatorHead`.
+      label: the name of the label field; the name of the task by default.
       trainable: False freezes the last layer. `mtl.variables.freezing` freezes variables by name.
     """
 
@@ -62,7 +62,7 @@ class EstimatorHead(types.Head):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """The directions that `head` declares, then the directions of tf.estimator's metrics."""
+        """{metric: True if a higher value is better}: first as `head` declares, then defaults."""
         head_directions = getattr(self.head, "directions", {})
         # Declared directions come first to set the order, and last to override the defaults.
         return {**head_directions, **_DIRECTIONS, **head_directions}
@@ -77,10 +77,10 @@ class EstimatorHead(types.Head):
         return layers.dense(tower, self.head.logits_dimension, "logits")
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, C] and {field: [B, ...]} -> a scalar.
+        """Compute the loss: logits [B, C] and labels {field: [B, ...]} -> a scalar.
 
         Raises:
-          UserError: the label field is absent, or holds lists of any length.
+          UserError: the label field is absent, or holds lists of different lengths.
         """
         logits, label, fields = self._select_labelled(logits, labels)
         return self.head.loss(label, logits, features=fields)
@@ -89,7 +89,7 @@ class EstimatorHead(types.Head):
         """Count the rows with a label: {field: [B, ...]} -> a scalar.
 
         Raises:
-          UserError: the label field is absent, or holds lists of any length.
+          UserError: the label field is absent, or holds lists of different lengths.
         """
         return tf.reduce_sum(tf.cast(self._find_rows(labels), tf.float32))
 
@@ -117,14 +117,14 @@ class EstimatorHead(types.Head):
         return tf.boolean_mask(logits, rows), fields[self.field], fields
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the predictions of the tf.estimator head, with its names, from logits [B, C]."""
+        """Return the tf.estimator head's predictions, under its own names, from logits [B, C]."""
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Return the metrics of the tf.estimator head, with its names, and `nan_predictions`.
+        """Return the tf.estimator head's metrics, under its own names, and `nan_predictions`.
 
         `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single NaN
-        turns every metric into NaN, except for metrics that depend on labels alone.
+        prediction turns every metric into NaN, except for metrics that depend on labels alone.
         """
         logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)

@@ -1,4 +1,4 @@
-"""A Gaussian mixture over the tower: density and component of each row.
+"""A Gaussian mixture over the tower, which predicts the density and component of each row.
 
 usual/heads.GaussianMixture.name = "usual"
 usual/heads.GaussianMixture.num_components = 8
@@ -22,35 +22,38 @@ _COVARIANCES = ("diagonal", "full")
 
 @checks.dataclass
 class GaussianMixture(density.Density):
-    """A Gaussian mixture, `p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists predictions.
+    """A Gaussian mixture, `p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists the predictions.
 
     With diagonal covariances, the H dimensions of a component are independent, with standard
-    deviations `s = f + softplus(c)` and the floor f. A full covariance is `C = L L^T` with `L = (I
-    - A)^-1 diag(s)` and A below the diagonal. Each dimension is then a linear function of the
-    previous dimensions, plus an independent residual with the standard deviation s (M. Pourahmadi,
-    "Joint Mean-Covariance Models with Applications to Longitudinal Data", 1999). So s is the
-    diagonal of the Cholesky factor. In both cases, the density is at most `(2 pi f^2)^(-H/2)`, even
-    if most rows are equal.
+    deviations `s = f + softplus(c)` and the floor f. A full covariance is `C = L L^T` with
+    `L = (I - A)^-1 diag(s)` and A below the diagonal. Each dimension is then a linear function of
+    the previous dimensions, plus an independent residual with the standard deviation s (Pourahmadi,
+    "Joint Mean-Covariance Models with Applications to Longitudinal Data", 1999). So the standard
+    deviations s are the diagonal of the Cholesky factor L of the covariance. With diagonal and with
+    full covariances, the density is at most `(2 pi f^2)^(-H/2)`, even if most rows are equal.
 
-    Initial means are random, with the standard deviation `initial_spread`. The default suits inputs
-    of `features.Numeric`. Variables are `weights`, `means` and `scales` [R, K, H], and for full
-    covariances `coefficients` [R, K, H, H].
+    Initial means are random, with the standard deviation `initial_spread`. The default of
+    `initial_spread` suits inputs from `features.Numeric`. The head has the variables `weights` [R,
+    K], `means` and `scales` [R, K, H], and for full covariances `coefficients` [R, K, H, H].
 
-    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. Over
-    this noise, `log p_k` has the mean `log p_k(h) - e^2 trace(C_k^-1) / 2`, and training follows
-    the gradient of the mean. So a covariance S of the rows becomes `S + e^2 I`, like
-    the M step of scikit-learn with `reg_covar = e^2` (C. M. Bishop, "Training with Noise is
-    Equivalent to Tikhonov Regularization", 1995). The loss, metrics and predictions use `p_k`
-    without noise.
+    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. The
+    mean of `log p_k` over this noise is `log p_k(h) - e^2 trace(C_k^-1) / 2`, and training follows
+    the gradient of this mean. So a covariance S of the rows becomes `S + e^2 I`, like the M step of
+    scikit-learn with `reg_covar = e^2` (Bishop, "Training with Noise is Equivalent to Tikhonov
+    Regularization", 1995). The reported loss, the metrics and the predictions use `p_k` without
+    this noise.
 
     Attributes:
-      covariance: "diagonal" or "full". With "full", a step takes up to H times as long.
-      min_scale: f, the smallest standard deviation, above 0, in units of the tower. A component may
-        shrink to this scale around a value that occurs many times, such as a capital gain of 0.
-      initial_spread: the standard deviation of the initial means, above 0. Initial scales are half
-        of this number.
-      noise: e, at least 0, in units of the tower. Noise regularizes full covariances if there are
-        few rows; `min_scale` bounds only the scales s.
+      covariance: "diagonal" or "full". With "full", a training step of the head takes up to H times
+        as long, for a tower of width H.
+      min_scale: the smallest standard deviation f of a component, above 0, in the unit of the
+        tower's values. A component may shrink to this standard deviation around a value that occurs
+        many times, such as a capital gain of 0.
+      initial_spread: the standard deviation of the initial means, above 0. The initial standard
+        deviations within components are half of `initial_spread`.
+      noise: the standard deviation e of the noise, at least 0, in the unit of the tower's values.
+        Noise regularizes full covariances if there are few rows; `min_scale` bounds only the
+        standard deviations s.
     """
 
     covariance: Annotated[str, checks.OneOf(_COVARIANCES)] = "diagonal"
@@ -65,7 +68,7 @@ class GaussianMixture(density.Density):
         checks.require(is_above, self._where("initial_spread"), rule, self.initial_spread)
 
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return means and scales, [R, K, H], and for full covariances A [R, K, H, H]."""
+        """Return means and scales, [R, K, H] each, and for full covariances A [R, K, H, H]."""
         shape = [self.num_starts, self.num_components, width]
         initial_means = tf1.random_normal_initializer(stddev=self.initial_spread)
         means = tf1.get_variable("means", shape, tf.float32, initial_means)
@@ -81,7 +84,7 @@ class GaussianMixture(density.Density):
         return parameters
 
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return `log N(h; mu_k, C_k)`: [B, H] and [R, K, ...] each -> [B, R, K]."""
+        """Return `log N(h; mu_k, C_k)`: tower [B, H] and parameters [R, K, ...] -> [B, R, K]."""
         means, scales, *coefficients = parameters
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
         for factor in coefficients:
@@ -96,13 +99,17 @@ class GaussianMixture(density.Density):
         return densities + (tf.stop_gradient(penalty) - penalty)
 
     def draw_size(self, width: int) -> int:
-        """Return 2 H, as Box-Muller turns two uniform numbers into a Gaussian number."""
+        """Return 2 H, as Box-Muller makes each of H Gaussian numbers from two uniform numbers."""
         return 2 * width
 
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples: one-hot [B, S, K], uniform [B, S, 2 H], [K, ...] each -> [B, S, H]."""
+        """Return samples.
+
+        One-hot components [B, S, K], uniform numbers [B, S, 2 H] and parameters [K, ...] each ->
+        samples [B, S, H].
+        """
         means, scales, *coefficients = parameters
         radius, turn = tf.split(drawn, 2, axis=-1)
         # G. E. P. Box, M. E. Muller, "A Note on the Generation of Random Normal Deviates", 1958.
@@ -117,7 +124,7 @@ class GaussianMixture(density.Density):
 
 
 def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
-    """Compute the trace of `C^-1`: scales [..., H], and A [..., H, H] if full -> [...].
+    """Compute the trace of `C^-1`: scales [..., H], and A [..., H, H] if C is full -> [...].
 
     `C^-1 = L^-T L^-1`. The trace of `C^-1` is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """

@@ -4,7 +4,7 @@ sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
 metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})
 
 Metrics rank whole groups, even if the rows of a group come in several batches or replicas. If
-scores are equal, metrics are means over all possible orders of these rows.
+several rows have equal scores, metrics are means over all possible orders of these rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
     """Compute the gain of each label.
 
     Args:
-      labels: at least 0, any shape.
+      labels: numbers of at least 0, in any shape.
       kind: a name in `GAINS`.
 
     Returns:
@@ -38,7 +38,7 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
     """Compute `1 / log2(1 + rank)`.
 
     Args:
-      ranks: at least 1, any shape; smooth ranks may be fractions.
+      ranks: numbers of at least 1, in any shape; the smooth ranks of ApproxNDCG may be fractions.
 
     Returns:
       The same shape.
@@ -47,18 +47,18 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
 
 
 def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
-    """Compute GAUC: the mean AUC of groups, weighted by the sum of each group's weights.
+    """Compute GAUC: the mean AUC of groups, each weighted by the sum of its rows' weights.
 
-    H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
-    arXiv:1703.02091. Without weights, the weight of a group is its number of rows. A label above 0
-    is positive. Groups with only positive or only negative labels have no AUC and are ignored. A
-    tie counts as half a correct pair.
+    GAUC is from Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
+    arXiv:1703.02091. If rows have no weights, the weight of a group is its number of rows. A label
+    above 0 is positive. Groups with only positive or only negative labels have no AUC and are
+    ignored. A pair of rows with equal scores counts as half a pair in the right order.
 
     Args:
-      rows: the rows of the split, sorted within groups.
+      rows: the rows of the split, sorted by group, and within a group by score.
 
     Returns:
-      A float64 scalar; NaN if every group is ignored.
+      GAUC, a float64 scalar; NaN if every group is ignored.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
@@ -84,19 +84,19 @@ def compute_ranking(
     A row is relevant if its label is above 0. All metrics except `gauc` are means over the groups
     with a relevant row, and the weight of a group is the mean weight of its rows; `compute_gauc`
     describes `gauc`. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is DCG divided by the DCG
-    of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
-    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that are among the first k.
+    of the best order: Järvelin and Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques",
+    2002. `recall_at_<k>` is the share of the relevant rows that are among the first k.
     `precision_at_<k>` is the number of relevant rows among the first k, divided by k even if a
     group has fewer rows. MRR is the mean of 1 / the rank of the first relevant row.
 
     Args:
-      rows: the rows of the split, sorted within groups.
+      rows: the rows of the split, sorted by group, and within a group by score.
       gain: a name in `GAINS`.
-      cutoffs: the ranks k, at least 1.
+      cutoffs: the ranks k, at least 1, of metrics such as `ndcg_at_<k>`.
 
     Returns:
       {metric: scalar}: `ndcg`, `mrr`, `gauc`, and for each cutoff `ndcg_at_<k>`, `recall_at_<k>`
-      and `precision_at_<k>`. A metric is NaN if no group counts.
+      and `precision_at_<k>`. A metric is NaN if no group counts for it.
     """
     blocks = _Blocks(rows)
     row_gains = gains(rows.labels, gain)
@@ -107,7 +107,7 @@ def compute_ranking(
     weights = tf.where(num_relevant > 0, group_weights(rows), 0)
 
     def ndcg(rank_discounts: tf.Tensor) -> tf.Tensor:
-        """Return the mean NDCG; discounts [N] are in the order of the scores."""
+        """Return the mean NDCG of groups; the discounts [N] are in the order of the scores."""
         dcg = rows.sum(row_gains * blocks.mean(rank_discounts))
         share = tf.math.divide_no_nan(dcg, rows.sum(ideal * rank_discounts))
         return _average_groups(share, weights)
@@ -132,7 +132,7 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
     """Compute the mean weight of the rows of each group.
 
     Args:
-      rows: the rows of the split.
+      rows: the rows of the split, sorted by group.
 
     Returns:
       float64 [G].
@@ -144,9 +144,9 @@ class _Blocks:
     """Blocks of rows of the same group with equal scores.
 
     Attributes:
-      ids: [N] int32, the block of each row, ascending.
+      ids: [N] int32, the index of each row's block, ascending.
       places: [N] int32, the place of each row in its group, from 0 on.
-      starts: [N] int32, the place of the first row of each row's block.
+      starts: [N] int32, for each row the place in the group of the first row of the row's block.
       sizes: [N] float64, the number of rows in each row's block.
     """
 
@@ -167,7 +167,7 @@ class _Blocks:
         return tf.math.unsorted_segment_sum(values, self.ids, self._num)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the mean over each row's block, [N] -> [N]."""
+        """Return for each row the mean of the values of its block, [N] -> [N]."""
         return tf.gather(self.sum(values) / self._counts, self.ids)
 
 
@@ -180,8 +180,9 @@ def _find_changes(values: tf.Tensor) -> tf.Tensor:
 def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor) -> tf.Tensor:
     """Return the expected 1 / rank of the first relevant row of each group, [G].
 
-    Rows of a block are in random order. In a block of n rows, of which r are relevant, exactly x
-    rows precede the first relevant row with a probability of C(n - x - 1, r - 1) / C(n, r).
+    The rows of a block have equal scores, so their order is taken as random. In a block of n rows,
+    of which r are relevant, exactly x rows of the block precede the first relevant row with a
+    probability of C(n - x - 1, r - 1) / C(n, r).
     """
     hits = tf.gather(blocks.sum(relevant), blocks.ids)
     # Select the first block of the group with a relevant row.
@@ -206,5 +207,5 @@ def _log_choose(n: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _average_groups(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weighted mean over the groups; NaN if all weights are 0."""
+    """Return the weighted mean of values of the groups; NaN if all weights are 0."""
     return metrics.ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -26,11 +26,11 @@ class Ranking(base.Labelled):
     of the group's rows, or 1 without `weight`; it is 0 if all labels of the group are equal. If all
     weights are 0, the loss is 0. `mtl.heads.rank_losses` has the formulas.
 
-    Training compares only rows that are in the same batch, slice and replica. So `Pipeline.sampler`
-    has to be `whole_groups.WholeGroups`, which never splits a group. Metrics, including
-    `average_loss`, always compare whole groups, even if an evaluation reads a group in several
-    batches. `mtl.heads.group_metrics` has the formulas. Metrics take 20 bytes of memory for each
-    row.
+    Training compares only rows that are in the same batch, slice (`Run.micro_batches`) and replica.
+    So `Pipeline.sampler` has to be `whole_groups.WholeGroups`, which never splits a group. Metrics,
+    including `average_loss`, always compare whole groups, even if an evaluation reads a group in
+    several batches. `mtl.heads.group_metrics` has the formulas. The metrics take 20 bytes of memory
+    for each row of the split.
 
     Labels are grades of at least 0; a row with a grade above 0 is relevant. Predicts `score`, [B].
 
@@ -39,11 +39,12 @@ class Ranking(base.Labelled):
         with a label needs a group.
       loss_type: "ranknet", "lambdarank", "softmax" or "approx_ndcg". RankNet has a loss for each
         pair of rows. LambdaRank weighs each pair by the change of NDCG if the two rows swap places.
-        Softmax is a cross entropy over the group, and ApproxNDCG is 1 - NDCG of smooth ranks.
-      gain: the gain of a label in NDCG, "exponential" or "linear". The gain of a label y is 2^y - 1
-        or y.
-      temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. Smaller values are
-        closer to NDCG and harder to learn.
+        The softmax loss is a cross entropy over the rows of a group, and the ApproxNDCG loss is 1 -
+        NDCG for smooth ranks.
+      gain: the gain of a label in NDCG, "exponential" or "linear". A label y has the gain 2^y - 1
+        if the gain is "exponential", and y if it is "linear".
+      temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. With a smaller
+        temperature, the loss is closer to 1 - NDCG, but harder to minimise.
       cutoffs: the ranks k of the metrics `ndcg_at_<k>`, `recall_at_<k>` and `precision_at_<k>`.
     """
 
@@ -67,7 +68,7 @@ class Ranking(base.Labelled):
 
     @property
     def whole_groups(self) -> str:
-        """The label field of the groups; a batch must never split a group."""
+        """The name of the label field with the groups, which a batch must never split."""
         return self.group
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -81,20 +82,20 @@ class Ranking(base.Labelled):
 
     @property
     def _greatest_label(self) -> float:
-        """The greatest label, for which exponential gains neither lose precision nor overflow."""
+        """The greatest valid label; up to it, gains neither lose precision nor overflow."""
         return group_metrics.MAX_EXPONENT if self.gain == "exponential" else 1e30
 
     def accepts(self, value: Any) -> bool:
-        """Return True if the value is a grade."""
+        """Return True if the value is finite, at least 0 and at most the greatest valid label."""
         return math.isfinite(value) and 0 <= value <= self._greatest_label
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a grade."""
+        """Return the rule that error messages state: a label must be a grade in a range."""
         del dtype
         return f"be a grade in [0, {self._greatest_label:g}]"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight or group of a record, or None."""
+        """Return an error message about the label, weight or group of a record, or None."""
         return super().check(labels) or groups.check_key(self, self.group, labels)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -102,11 +103,11 @@ class Ranking(base.Labelled):
         return layers.dense(tower, self.size, "logits", use_bias=False)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, 1] and {field: [B]} -> a scalar.
+        """Compute the loss: logits [B, 1] and labels {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, if a label or weight is out of range, or a group is
-            missing.
+          InvalidArgumentError: when the op runs, if a label or weight is out of range, or a group
+            is missing.
         """
         scores = tf.squeeze(logits, -1)
         losses, weights = self._weigh_losses(rank_losses.of_batch(*self._read_rows(scores, labels)))
@@ -120,10 +121,10 @@ class Ranking(base.Labelled):
         return tf.reduce_sum(rank_losses.weigh_groups(lists))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics of whole groups over all batches: [B, 1] and {field: [B]}.
+        """Build the metrics of whole groups over all batches, from logits [B, 1] and labels.
 
         `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single NaN
-        turns every other metric into NaN.
+        score turns every other metric into NaN.
         """
         scores = tf.squeeze(logits, -1)
         rows = self._read_rows(scores, labels)
@@ -149,7 +150,7 @@ class Ranking(base.Labelled):
     def _read_rows(
         self, scores: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return group keys, scores, grades and weights, [B] each; scores are 0 at weight 0."""
+        """Return group keys, scores, grades and weights, [B] each; scores of weight 0 are 0."""
         targets, present = self.targets(self.label_of(labels))
         weights = self.weights(labels, present)
         keys = groups.read_keys(self, self.group, labels, weights > 0)

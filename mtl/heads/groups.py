@@ -25,8 +25,8 @@ def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
     """Check the cutoffs of metrics such as `ndcg_at_<k>`.
 
     Args:
-      where: the name of the setting, for errors.
-      cutoffs: the ranks k.
+      where: the name of the setting, for error messages.
+      cutoffs: the ranks k of metrics such as `ndcg_at_<k>`.
 
     Raises:
       UserError: a cutoff is not a whole number of at least 1, or occurs twice.
@@ -46,8 +46,8 @@ def read_keys(
     fingerprints are equal with a probability of 3e-8.
 
     Args:
-      head: the head, for its name in errors.
-      field: the label field that holds the keys, int64 or string.
+      head: the head, whose name error messages mention.
+      field: the label field that holds the keys of groups, int64 or string.
       labels: {field: [B, ...]}.
       counts: [B] bool, True for rows that need a key.
 
@@ -55,8 +55,8 @@ def read_keys(
       int64 [B]; rows of the same group have equal keys.
 
     Raises:
-      UserError: the field is absent, or does not hold one int64 or string for each example.
-      InvalidArgumentError: when run, if a row lacks a key that it needs.
+      UserError: the label field is absent, or does not hold one int64 or string for each example.
+      InvalidArgumentError: when the op runs, if a row that needs a key has none.
     """
     keys = head.read_field(labels, field, (tf.int64, tf.string), ())
     valid = values.are_ids_present(keys) | ~counts
@@ -67,15 +67,16 @@ def read_keys(
 
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
-    """Check that a record with a label has the key of a group.
+    """Return an error message if a record has a label, but not the key of its group.
 
     Args:
-      head: the head, for its name in errors, and for its label.
-      field: the label field that holds the keys.
-      labels: {field: its value in plain Python}.
+      head: the head that reads the label of the record; error messages mention its name.
+      field: the label field that holds the keys of groups.
+      labels: {label field: its value in the record, in plain Python}.
 
     Returns:
-      The text of an error, or None. A record without a label, or with a weight of 0, needs no key.
+      The error message, or None if the record is valid. A record without a label, or with a weight
+      of 0, needs no key.
     """
     if not head.has_weight(labels):
         return None
@@ -86,7 +87,7 @@ def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str
 
 
 class Ranked(NamedTuple):
-    """The rows of a split by group, and within each group by descending score.
+    """The rows of a split, sorted by group, and within each group by descending score.
 
     Attributes:
       groups: [N] int32, the index of each row's group, ascending, from 0 to G - 1.
@@ -117,10 +118,10 @@ class Ranked(NamedTuple):
 
 
 class GroupedRows:
-    """A `metrics.Total` of all rows of a split with their groups; 20 bytes for each row.
+    """A `metrics.Total` of all rows of a split with their groups, in 20 bytes for each row.
 
     Args:
-      keys: [B] int64, the keys of the groups.
+      keys: [B] int64, the key of each row's group.
       scores: [B] float32.
       labels: [B] float32.
       weights: [B] float32; the total drops rows of weight 0.
@@ -134,7 +135,7 @@ class GroupedRows:
         self._rows = tf.boolean_mask(tf.stack(rows, axis=-1), counts)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the rows of the batch."""
+        """Append the rows of the batch to the variables."""
         return buffers.append(state, self._keys, self._rows)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:

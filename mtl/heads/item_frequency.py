@@ -23,24 +23,28 @@ _APART = 0x1E3779B97F4A7C15
 class StreamedFrequency:
     """Estimates the probability that a batch has an item, from the steps between occurrences.
 
-    At step t, for each item y of the batch and each of the hashes h:
+    At training step t, the numbers A and B change for each item y of the batch and each hash
+    function h:
 
         B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
-    A is the last step with the item, B the mean gap between two steps with the item, and Q the
-    probability. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-    Recommendations", RecSys 2019, algorithms 2 and 3. Unlike in the paper, 1/n replaces a smaller
-    rate at the n-th batch with an item, so B is at first the mean of all gaps. With a constant
-    rate, the initial B or the first gap would dominate for about 1 / rate batches with the item. An
+    A is the last step whose batch had the item, B the mean number of steps between two such steps,
+    and Q the probability that a batch has the item. The algorithm is from Yi et al.,
+    "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
+    algorithms 2 and 3. Unlike in the paper, the rate is at least 1/n at the n-th batch with an
+    item, so B is at first the mean of all gaps between steps with the item. With a constant rate,
+    the initial B or the first gap would dominate B for about 1 / rate batches with the item. An
     item in every batch has a Q of 1, even if several rows of the batch have the item.
 
-    A, B and n are equal on all replicas, as each replica gets the items of all replicas.
+    The variables A, B and n are equal on all replicas, as each replica gets the items of all
+    replicas.
 
     Attributes:
-      rate: the weight of the newest gap, in (0, 1]. B averages over about 1 / rate batches with the
-        item, so a smaller rate reduces noise and reacts to changes more slowly.
-      buckets: the number of buckets of each hash. A bucket takes 16 bytes for A, B and n. With many
-        more buckets than items, collisions are rare.
+      rate: the weight of the newest gap in the mean gap B between steps with an item, in (0, 1].
+        The mean gap averages over about 1 / rate batches with the item, so a smaller rate reduces
+        noise and reacts to changes more slowly.
+      buckets: the number of buckets of each hash. A bucket takes 16 bytes: for the step A, the mean
+        gap B and the number n of batches. With many more buckets than items, collisions are rare.
       hashes: the number of hashes of an item. Two items that collide in one hash rarely collide in
         all hashes.
     """
@@ -58,12 +62,12 @@ class StreamedFrequency:
         """Update the frequencies with the items of a batch.
 
         Args:
-          keys: [B] int64, the items of this replica.
-          counts: [B] bool, True for rows that update the frequencies. The Q of other rows is
-            meaningless.
+          keys: [B] int64, the keys of the items of this replica's rows.
+          counts: [B] bool, True for rows that update the frequencies. The returned frequency of all
+            other rows is meaningless.
 
         Returns:
-          log Q of the item of each row, [B].
+          The logarithm of the frequency Q of each row's item, [B].
         """
         size = self.buckets * self.hashes
         # The last entry takes the rows that must not update a frequency.
@@ -97,7 +101,7 @@ class StreamedFrequency:
         return -tf.math.log(tf.reduce_max(tf.gather(gap, entry_places), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the entry of each key for each hash, [hashes, B] int32."""
+        """Return the index of each key's bucket for each hash, [hashes, B] int32."""
         keys += _APART * tf.range(1, self.hashes + 1, dtype=tf.int64)[:, tf.newaxis]
         for factor, shift in _MIX:
             keys *= factor
@@ -110,7 +114,7 @@ class StreamedFrequency:
 
 
 def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
-    """Concatenate the places of all replicas, [N, B] -> [N, R B]."""
+    """Concatenate the bucket indices of all R replicas, [N, B] -> [N, R B]."""
     count = replicas.count()
     if count == 1:
         return places
@@ -120,6 +124,6 @@ def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
 
 
 def _of_this_replica(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Return this replica's part of concatenated values, [N, R B] -> [N, B]."""
+    """Return this replica's part of the values of all R replicas, [N, R B] -> [N, B]."""
     first = rows * replicas.replica_index() if replicas.count() > 1 else 0
     return values[:, first : first + rows]

@@ -21,18 +21,19 @@ from mtl.heads import binary, objectives
 
 @checks.dataclass
 class Joint(binary.Binary):
-    """Predicts that a chain of binary tasks t all happen: `p = prod_t p_t`.
+    """Predicts that the events of a chain of binary tasks t all happen: `p = prod_t p_t`.
 
     p_t is the probability of task t if all earlier tasks of the chain happen. The head has neither
     variables nor a tower: it computes its logit from the logits of the tasks `of`
     (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities would round
-    to 0 or 1. In all other respects, the head works like `Binary`, over all rows.
+    to 0 or 1. In all other respects, the head works like a `Binary` that uses all rows.
 
-    A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: X. Ma et al.,
-    "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2: H.
+    A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: Ma et al.,
+    "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2:
     Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior Decomposition", SIGIR
-    2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
-    `p = p_c p_t + (1 - p_c) p_o`. Chains with branches describe longer graphs:
+    2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has the probability
+    `p = p_c p_t + (1 - p_c) p_o`. A chain with a branch can describe several ways to the same last
+    event:
 
         ["click", {"if": "cart", "then": "order_from_cart", "else": "order_at_once"}]
 
@@ -68,7 +69,7 @@ class Joint(binary.Binary):
           model: the `MultiTaskModel` with the heads of all tasks.
 
         Raises:
-          UserError: a task of the chain has another head.
+          UserError: a task of the chain has a head that is not a `Binary`.
         """
         for task in self.composes:
             kind = type(model.heads_by_task[task])
@@ -82,7 +83,7 @@ class Joint(binary.Binary):
         return list(dict.fromkeys(_list_tasks(self._where("of"), self.of)))
 
     def compose(self, logits: types.Tensors) -> tf.Tensor:
-        """Compute the log-odds of the whole chain, {task: [B, 1]} -> [B, 1]."""
+        """Compute the log-odds that the whole chain happens, {task: [B, 1]} -> [B, 1]."""
         return _compose_chain(self.of, logits)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -96,7 +97,7 @@ class Joint(binary.Binary):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, which are 0 outside of the space, and a mask of known targets."""
+        """Return the targets, 0 outside of the sample space, and a mask of known targets."""
         # A row outside of the space is negative. Use any other row if its label is present.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
@@ -110,7 +111,10 @@ _BRANCH = ("if", "then", "else")
 
 
 def _list_tasks(where: str, chain: Any) -> list[str]:
-    """List the tasks of a chain, and check it. Both sides of a branch may hold the same tasks."""
+    """List the tasks of a chain, and check the chain.
+
+    Both sides of a branch may hold the same tasks.
+    """
     tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
         checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of tasks")

@@ -5,7 +5,8 @@ metrics.stream_sums(sums, lambda sums: {"average_loss": sums["loss"] / sums["wei
 
 If sums do not suffice, as for a variance or an AUC, use a `Total` such as `metrics.Moments`. A
 metric is NaN if it is undefined for the split, such as AUC with a single class, or any metric
-without labelled rows. A value of 0 would look like a perfect loss or a useless model.
+without labelled rows. With 0 instead of NaN, an undefined loss would look perfect, and an undefined
+AUC would look like a useless model.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Total(Protocol):
     def state(self) -> Sequence[tf.TensorSpec]:
         """The shapes and types of the state's local variables.
 
-        A variable is 0 at first. If the size of an axis is unknown, the variable is empty at first.
+        Every variable of the state is 0 at first. If the size of an axis is unknown, the variable
+        is empty at first.
         """
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
@@ -59,14 +61,15 @@ class Total(Protocol):
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
-    """Find the metrics of a head with a declared direction.
+    """Find the metrics of a head for which either higher or lower values are better.
 
-    The result keeps the order of `head.directions`, the most important metric first. A metric over
-    a slice of rows has the direction of the metric over all rows; metrics over slices come last.
+    The metrics are in the order of `head.directions`, the most important metric first. Metrics over
+    a slice of rows come last; for them, higher values are better if this holds for the same metric
+    over all rows.
 
     Args:
       head: the head.
-      names: the names of the head's metrics, without the task.
+      names: the names of the head's metrics, without the name of the task.
 
     Returns:
       Pairs (name, True if a higher value is better).
@@ -85,7 +88,7 @@ def split_slice(name: str) -> tuple[str, str]:
     """Split the name of a metric into metric and slice.
 
     Args:
-      name: the name, such as `auc@country=DE`.
+      name: the name of a metric, such as `auc@country=DE`.
 
     Returns:
       The metric and the slice, such as `auc` and `country=DE`. The slice is "" for a metric over
@@ -183,16 +186,15 @@ class Spread(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """A total of mean and variance, precise even if the mean is far from 0.
+    """A `Total` of mean and variance, which is precise even if the mean is far from 0.
 
-    The moments of batches are joined by the formulas of T. F. Chan, G. H. Golub, R. J. LeVeque,
-    "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Plain sums of
-    squares would lose a deviation that is a millionth of the mean. The variance of equal values is
-    exactly 0.
+    The moments of batches are joined by the formulas of Chan, Golub and LeVeque, "Updating formulae
+    and a pairwise algorithm for computing sample variances", 1979. Plain sums of squares would lose
+    a standard deviation that is a millionth of the mean. The variance of equal values is exactly 0.
 
     Attributes:
-      values: any shape; finite if the weight is above 0.
-      weights: the same shape.
+      values: the values, in any shape; a value with a weight above 0 must be finite.
+      weights: the weights, in the shape of `values`.
     """
 
     values: tf.Tensor
@@ -204,7 +206,7 @@ class Moments:
         return [tf.TensorSpec([3], tf.float64)]
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Join the batch with the earlier batches."""
+        """Join the moments of the batch with the moments of the earlier batches."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
         # Subtract a value of the batch first, so the variance of equal values is exactly 0.
         origin = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
@@ -236,11 +238,11 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
 
     Args:
       values: any shape.
-      weights: a shape that broadcasts to the shape of `values`.
-      axis: the axis to sum over; None sums over all.
+      weights: the weights, in a shape that broadcasts to the shape of `values`.
+      axis: the axis to sum over; None sums over all axes.
 
     Returns:
-      float64, without the summed axis; a scalar by default.
+      The sums in float64, without the summed axis; a scalar by default.
     """
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
@@ -253,7 +255,7 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
       denominator: the same shape.
 
     Returns:
-      The quotient, in the same shape.
+      The quotients, in the shape of the two tensors.
     """
     # `denominator / denominator` is NaN for 0 / 0, else 1. `tf.where` would take more ops.
     return numerator / denominator * (denominator / denominator)
@@ -262,9 +264,10 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
 def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Return a cross-entropy divided by the cross-entropy of always predicting the class shares.
 
-    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014. A
-    perfect model has 0; a model that always predicts the class shares has 1. If all rows have the
-    same class, the result is NaN, as class shares are then a perfect prediction.
+    The metric is from He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook",
+    ADKDD 2014. The normalized entropy of a perfect model is 0, and that of a model that always
+    predicts the class shares is 1. If all rows have the same class, the result is NaN, as class
+    shares are then a perfect prediction.
 
     Args:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
@@ -287,7 +290,7 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
       values: any shape.
 
     Returns:
-      A scalar; NaN if all values are NaN.
+      The average, a scalar; NaN if all of the values are NaN.
     """
     is_defined = ~tf.math.is_nan(values)
     finite_values = tf.where(is_defined, values, 0)
@@ -302,7 +305,7 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
     Args:
       logits: [B, C].
       targets: class ids, [B].
-      k: the number of top classes.
+      k: the number of classes in the top k.
 
     Returns:
       float32 [B], in [0, 1].
@@ -314,7 +317,7 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
 
 
 def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
-    """Sum weights by bin, in float64.
+    """Sum the weights of the values in each bin, in float64.
 
     Args:
       bins: the index of each value's bin, int32 [B] or [B, C]. Indices below 0 count as the first
@@ -323,7 +326,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
       num_bins: the number of bins.
 
     Returns:
-      [num_bins], or [C, num_bins] for C columns.
+      The sums, [num_bins], or [C, num_bins] for C columns.
     """
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
@@ -335,11 +338,11 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
 
 
 def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Sum `weight * (probability - target)` by bin of the probability.
+    """Sum `weight * (probability - target)` over the rows in each bin of probabilities.
 
     Args:
       probabilities: [B], or [B, T] for T tasks, in [0, 1].
-      targets: 0 or 1, in the same shape.
+      targets: 0 or 1, in the shape of `probabilities`.
       weights: in the same shape.
 
     Returns:
@@ -353,14 +356,14 @@ def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return the expected calibration error of the positive class.
 
     The error is the weighted mean over 15 equal bins of |mean probability - share of positives|.
-    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599.
+    This error is described in Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural
+    Networks", 2017, arXiv:1706.04599.
 
     Args:
-      excess: the sums of `calibration_sums`, [..., 15].
-      weight: the weight of all rows, [...].
+      excess: the sums that `calibration_sums` returns, added over all batches, [..., 15].
+      weight: the sum of the weights of all rows, [...].
 
     Returns:
-      [...], in [0, 1]; NaN for a weight of 0.
+      The errors, [...], in [0, 1]; NaN where the weight is 0.
     """
     return ratio(tf.reduce_sum(tf.abs(excess), -1), weight)

@@ -38,13 +38,13 @@ class MixtureDensity(standardized.Standardized):
     """A mixture density network: `p(y) = sum_k pi_k N(y; mu_k, s_k^2)` and `loss = -log p(y)`.
 
     `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, for logits (a, b, c), the mean
-    m and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
-    Networks", 1994; in the paper, `s = exp(c)` has no floor. Without a floor, a component can
-    shrink around a single label, and the likelihood grows without bound.
+    m and the standard deviation d of the label, and the floor f. The model is from Bishop, "Mixture
+    Density Networks", 1994; in the paper, `s = exp(c)` has no floor. Without a floor, a component
+    can shrink around a single label, and the likelihood grows without bound.
 
     The loss is in nats and depends on the unit of the label: labels in minutes have a loss that is
-    log(60) below the loss of labels in seconds. The gradient holds responsibilities constant, as in
-    `objectives.mixture_loss`.
+    log(60) below the loss of labels in seconds. The gradient treats the responsibilities as
+    constants, as in `objectives.mixture_loss`.
 
     With `quantiles`, the metrics of `mtl.heads.coverage` compare the share of labels at or below
     each quantile with its level.
@@ -54,14 +54,16 @@ class MixtureDensity(standardized.Standardized):
     (`mtl.step.row_draws`), so the same row has the same samples in every call.
 
     Attributes:
-      num_components: K, the number of components.
-      min_scale: f, the smallest standard deviation of a component in units of d, in (0, 1). If
-        labels have few different values, such as ages in years, f should not be far below the
-        distance of two values.
+      num_components: K, the number of components of the mixture.
+      min_scale: the smallest standard deviation f of a component, in (0, 1), in units of the
+        standard deviation of the label. If labels have few different values, such as ages in years,
+        `min_scale` should not be far below the distance between two such values in these units.
       quantiles: the levels of the predicted quantiles, in [0.001, 0.999].
-      num_samples: S, the number of samples in each prediction; 0 for none.
-      label_mean: m; None takes the mean from the training split.
-      label_stddev: d, above 0; None takes the standard deviation from the training split.
+      num_samples: S, the number of random samples of the mixture that each prediction has; 0 for
+        none.
+      label_mean: the mean m of the label; None takes the mean from the training split.
+      label_stddev: the standard deviation d of the label, above 0; None takes it from the training
+        split.
     """
 
     num_components: checks.Count = 5
@@ -75,7 +77,7 @@ class MixtureDensity(standardized.Standardized):
         return 3 * self.num_components
 
     def initial_bias(self) -> list[float]:
-        """Return logits of equal weights, means at Gaussian quantiles, and equal scales."""
+        """Return logits that give components equal weights and scales, and spread their means."""
         count, normal = self.num_components, python_statistics.NormalDist()
         # Quantiles of a Gaussian as means cover the range of a standardized label.
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
@@ -111,7 +113,10 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * tf.reduce_sum(tf.exp(log_weights) * means, axis=1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the predictions of the class docstring, float32, from logits [B, 3 K or more]."""
+        """Return the predictions that the docstring of the class lists.
+
+        Logits [B, 3 K or more] -> float32 predictions.
+        """
         mixture = self._split_mixture(logits)
         predictions = {
             "value": self.value(logits),
@@ -131,7 +136,7 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * find_quantiles(mixture, shares)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sums of `Number`, and the weight of labels at or below each quantile."""
+        """Return the sums of `Number`, and the weights of labels at or below each quantile."""
         sums = super().sums(examples)
         if not self.quantiles:
             return sums
@@ -140,7 +145,7 @@ class MixtureDensity(standardized.Standardized):
         return {**sums, "below": below}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute the metrics of `Number`, and of `coverage` if `quantiles` is set."""
+        """Compute the metrics of `Number`, and those of `mtl.heads.coverage` for quantiles."""
         summary = super().summary(sums)
         if self.quantiles:
             summary |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
@@ -158,12 +163,12 @@ class MixtureDensity(standardized.Standardized):
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     """Return the quantiles of mixtures.
 
-    Bisection inverts the distribution function of a mixture, which has no closed inverse. Uniform
-    random numbers as levels yield samples.
+    Bisection inverts the distribution function of a mixture, which has no closed inverse. If the
+    levels are uniform random numbers, the quantiles are samples of the mixture.
 
     Args:
       mixture: log weights, means and scales of K components, [B, K] each.
-      shares: Q levels in (0, 1) for each row, or for all rows, [B or 1, Q].
+      shares: the levels of Q quantiles, in (0, 1): [B, Q] for each row, or [1, Q] for all rows.
 
     Returns:
       [B, Q].

@@ -23,25 +23,26 @@ from mtl.heads import shots as shots_lib
 class MultiClass(classes.Classes):
     """Softmax regression on the tower: `p = softmax(logits)`.
 
-    A label is a class id if its field is int64, and a class name if it is string. If all names are
-    whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id` and
-    `class` (its name).
+    A label is a class id if the label field is int64, and a class name if the field is string. If
+    all class names are whole numbers, an int64 label is one of these numbers instead of an id.
+    Predicts `probabilities` [B, C], `class_id` and `class` (its name).
 
     Attributes:
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
         focal loss and margins.
       classifier: the last layer; see `mtl.heads.classifiers`.
-      top_k: k of the metric `top_<k>_accuracy`; 0 omits this metric. The metric is the expected
-        accuracy if ties are broken at random. For example, a class among 10 equal logits is in the
-        top 3 with a probability of 0.3.
+      top_k: the number k of the metric `top_<k>_accuracy`; 0 omits this metric. The metric is the
+        expected accuracy if ties between logits are broken at random. For example, a class among 10
+        equal logits is in the top 3 with a probability of 0.3.
       recall_limit: the largest number of classes for which the metrics include the recall of each
         class.
       shots: adds accuracies for classes with many, some and few training rows; None adds nothing.
       prior: the share of each class, above 0, that the initial bias predicts.
       class_counts: the number of rows of each class in the training split, as a list or as {name:
-        rows} with 0 for absent names. With None, the head counts the rows if the objective or
-        `shots` needs the counts.
-      calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
+        rows} with 0 for absent names. With None, the head counts the rows of each class if the
+        objective or `shots` needs the counts.
+      calibration_slices: {feature: values}. Each slice of rows has its own calibration, as with
+        `Binary.calibration_slices`.
     """
 
     objective: Annotated[softmax.CrossEntropy, checks.Part("softmax.CrossEntropy", arguments=3)] = (
@@ -106,7 +107,7 @@ class MultiClass(classes.Classes):
         return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
-        """Return a counter of rows by class, if the head needs counts that no setting gives."""
+        """Return an accumulator that counts the rows of each class, if such counts are needed."""
         needs_counts = self.class_counts is None and (self.shots or self.objective.needs_counts)
         counters = label_counts.accumulators(self.field) if needs_counts else {}
         return counters if self.within is None else self._space.gather(counters)
@@ -115,10 +116,11 @@ class MultiClass(classes.Classes):
         """Return a copy of the head with the number of training rows of each class.
 
         Args:
-          statistics: the statistics of the training split, with the counters of `accumulators`.
+          statistics: the statistics of the training split, with the counts that the accumulators of
+            this head gathered.
 
         Returns:
-          The copy; the same head if it needs no counts.
+          The copy, or the head itself if it needs no counts of rows.
         """
         if not self.accumulators():
             return self
@@ -135,7 +137,7 @@ class MultiClass(classes.Classes):
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
-        """Return the log of the prior."""
+        """Return the logarithms of the shares in `prior`."""
         return 0.0 if self.prior is None else list(map(math.log, self._per_class("prior")))
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -143,7 +145,7 @@ class MultiClass(classes.Classes):
         return self.classifier(tower, self.size, self.initial_bias())
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits of each row by its slice's line: [B, C] -> [B, C]."""
+        """Scale and shift each row's logits as calibrated for its slice: [B, C] -> [B, C]."""
         if not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -164,13 +166,13 @@ class MultiClass(classes.Classes):
         return objectives.categorical_entropy(logits)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logarithms of `probabilities`, [B, C] -> [B, C]."""
+        """Return the logarithms of the predicted `probabilities`: [B, C] -> [B, C]."""
         return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B].
+        Logits [B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B].
         """
         class_id = tf.argmax(logits, axis=-1)
         return {
@@ -180,7 +182,7 @@ class MultiClass(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the plain cross-entropy, and the weights of all rows and of hits by class."""
+        """Sum the plain cross-entropy, and for each class the weights of its rows and its hits."""
         logits, targets, weights = examples
         is_correct = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
@@ -198,7 +200,7 @@ class MultiClass(classes.Classes):
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute accuracies over rows, classes and the top k, and the recall of each class."""
+        """Compute accuracies over rows, over classes and in the top k, and recalls of classes."""
         weight = sums["weight"]
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {

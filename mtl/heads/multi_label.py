@@ -30,28 +30,29 @@ from mtl.heads import (
 class MultiLabel(classes.Classes):
     """One logistic regression per class: `p = sigmoid(logits)`.
 
-    The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is
-    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or a missing value for each
-    class; missing values add nothing to the loss. A list, of shape (None,), holds the ids (int64)
-    or names (string) of the classes that apply. If all names are whole numbers, int64 labels are
-    these numbers.
+    The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is a
+    multi-hot vector or a list of classes. A multi-hot label, of shape (C,), holds 1, 0 or a missing
+    value for each class; missing values add nothing to the loss. A list, of shape (None,), holds
+    the ids (int64) or names (string) of the classes that apply. If all class names are whole
+    numbers, an int64 label in a list is one of these numbers instead of an id.
 
-    Predicts `probabilities` [B, C] and `multi_hot` [B, C]. `auc` and `pr_auc` are means over the
-    classes, exact within the limits of `mtl.heads.ranking`.
+    Predicts `probabilities` [B, C] and `multi_hot` [B, C]. The metrics `auc` and `pr_auc` are means
+    over the classes, and exact up to a number of different scores that `mtl.heads.ranking` states.
 
     Attributes:
       classes: the number of classes, at least 2, or their names in the order of their ids.
       empty_is_missing: True if an empty list means a missing label, and False if it means that no
         class applies. A list with a missing value, [-1] or [""], always means a missing label.
-      positive_weight: the factor of the loss of positives, above 0. A number for all classes, a
-        list, or {name: weight}.
+      positive_weight: the factor of the loss of positives, above 0: one number for all classes, a
+        list with a number for each class, or {class name: number}.
       label_smoothing: the strength of label smoothing, in [0, 1).
       focal_gamma: the exponent of the focal loss, at least 0; see
         `objectives.binary_cross_entropy`.
       threshold: the probability in (0, 1) from which a class is predicted.
-      prior: the share of rows with each class, in (0, 1), that the initial bias predicts. A number
-        for all classes, or a list.
-      calibration_slices: {feature: values}. Each slice has its own calibration, as in `Binary`.
+      prior: the share of rows with each class, in (0, 1), that the initial bias predicts: one
+        number for all classes, or a list with a number for each class.
+      calibration_slices: {feature: values}. Each slice of rows has its own calibration, as with
+        `Binary.calibration_slices`.
     """
 
     empty_is_missing: bool = False
@@ -92,7 +93,7 @@ class MultiLabel(classes.Classes):
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
-        """Return the logit of the prior."""
+        """Return the logits of the shares in `prior`."""
         return 0.0 if self.prior is None else list(map(base.logit, self._per_class("prior")))
 
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -106,9 +107,9 @@ class MultiLabel(classes.Classes):
           Multi-hot targets, float32 [B, C], and a mask of present entries, bool [B, C].
 
         Raises:
-          UserError: the label has another type or shape.
-          InvalidArgumentError: when run, if a multi-hot value is not 0, 1 or missing, or if a list
-            holds a value that is not the label of a class.
+          UserError: the label field has a type or shape that the head does not accept.
+          InvalidArgumentError: when the op runs, if a multi-hot value is not 0, 1 or missing, or if
+            a list holds a value that is not the label of a class.
         """
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)
@@ -140,7 +141,7 @@ class MultiLabel(classes.Classes):
         return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check and the rule for a multi-hot label, or for a list of classes."""
+        """Return the check and the rule for values of a multi-hot label or a list of classes."""
         # C values are multi-hot if some are floats or equal, as a list holds each class once.
         is_multi_hot = len(set(given)) < self.size or any(isinstance(v, float) for v in given)
         if len(given) == self.size and is_multi_hot:
@@ -148,7 +149,7 @@ class MultiLabel(classes.Classes):
         return super().criterion(given)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits of each row by its slice's line: [B, C] -> [B, C]."""
+        """Scale and shift each row's logits as calibrated for its slice: [B, C] -> [B, C]."""
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 
@@ -160,15 +161,15 @@ class MultiLabel(classes.Classes):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence over the classes: [B, C] twice -> [B]."""
+        """Average the divergences of two predictions over the classes: [B, C] twice -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean entropy over the classes: [B, C] -> [B]."""
+        """Average the entropies of the predicted probabilities over classes: [B, C] -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logits of `probabilities` [B, C] -> [B, C]."""
+        """Return the logits that lead to the predicted `probabilities`: [B, C] -> [B, C]."""
         return objectives.recover_log_odds(predictions["probabilities"])
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -180,7 +181,7 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the scores of each class, and sums over all classes and over whole rows."""
+        """Return the scores of each class, and sums over multi-hot entries and over whole rows."""
         logits, targets, weights = examples
         predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
@@ -203,7 +204,7 @@ class MultiLabel(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute metrics over all classes, over whole rows, and the mean AUC of classes."""
+        """Compute the metrics of multi-hot entries and of rows, and the mean AUC of classes."""
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),

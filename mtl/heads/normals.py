@@ -25,14 +25,14 @@ _LEAST = 1e-12
 class Normals(dense.Dense):
     """Predicts a unit vector for each pixel: `loss = 1 - cos(logits, label)`.
 
-    Labels are maps [H, W, 3] of vectors of any length above 0. A vector of zeros, or with a NaN,
+    Labels are maps [H, W, 3] of vectors of any length above 0. A vector that is zero or has a NaN
     marks a pixel without a label. Predicts `normal` [B, H, W, 3], of length 1.
 
     `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
-    `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert, "Data-Driven 3D
-    Primitives for Single Image Understanding", ICCV 2013). The median is weighted by the weights of
-    labels. A histogram of 18,000 bins of 0.01 degrees approximates the median in constant memory,
-    with an error of at most 0.01 degrees.
+    `within_<d>` is the share of angles below d (Fouhey, Gupta and Hebert, "Data-Driven 3D
+    Primitives for Single Image Understanding", ICCV 2013). The median of the angles is weighted by
+    the weights of labels. A histogram of 18,000 bins of 0.01 degrees approximates the median in
+    constant memory, with an error of at most 0.01 degrees.
     """
 
     size: ClassVar[int] = 3
@@ -56,7 +56,7 @@ class Normals(dense.Dense):
           labels, bool [B, H W].
 
         Raises:
-          InvalidArgumentError: when run, if a component of a present vector is infinite.
+          InvalidArgumentError: when the op runs, if a component of a label vector is infinite.
         """
         label = dense.flatten_places(label)
         is_set = tf.reduce_all(self.are_present(label), -1, keepdims=True)
@@ -67,7 +67,7 @@ class Normals(dense.Dense):
         return _normalise_vectors(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the components of all vectors that are complete and not zero.
+        """Return the components of all label vectors that have no missing component and are not 0.
 
         Args:
           given: the components of a map's vectors, pixel by pixel.
@@ -80,7 +80,7 @@ class Normals(dense.Dense):
         return math.isfinite(value)
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: each component of a vector is finite."""
+        """Return the rule that error messages state: each component must be finite."""
         del dtype
         return "be a finite number"
 
@@ -89,19 +89,19 @@ class Normals(dense.Dense):
         return 1 - tf.reduce_sum(_normalise_vectors(logits) * targets, -1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Compute the mean of `1 - cos` over all pixels.
+        """Compute the mean over all pixels of `1 - cos` of the angle between two vectors.
 
         Args:
           logits: vectors of any length, [B, H, W, 3].
-          others: vectors of the other prediction, [B, H, W, 3].
+          others: the vectors of the prediction to compare with, [B, H, W, 3].
 
         Returns:
-          [B], from 0 for equal directions to 2 for opposite directions.
+          The means, [B], from 0 for equal directions to 2 for opposite directions.
         """
         return tf.reduce_mean(self.losses(logits, _normalise_vectors(others)), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return `normal`, [B, H, W, 3] -> [B, H, W, 3]."""
+        """Return the predicted `normal`, which serves as logits: [B, H, W, 3] -> [B, H, W, 3]."""
         return predictions["normal"]
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -109,12 +109,12 @@ class Normals(dense.Dense):
         return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum angles between predictions and labels, and the weights of pixels by angle.
+        """Sum the angles between predictions and labels, and the weights of pixels for each angle.
 
         Returns:
           `angles`, the weighted sum of the angles in degrees; `by_angle` [18000], the weights of
           the pixels in bins of 0.01 degrees; and `within_<d>`, the weight of the pixels with an
-          angle below d. All values are float64, and scalars except for `by_angle`.
+          angle below d. All these sums are float64, and all but `by_angle` are scalars.
         """
         logits, targets, weights = examples
         angles = _compute_angles(_normalise_vectors(logits), targets)
@@ -159,7 +159,7 @@ def _compute_angles(vectors: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def _read_median(counts: tf.Tensor) -> tf.Tensor:
-    """Return the median of a histogram in units of bins; NaN if all counts are 0."""
+    """Return the median of a histogram as a number of bins; NaN if all counts are 0."""
     ends, total = tf.cumsum(counts), tf.reduce_sum(counts)
     place = tf.searchsorted(ends, [total / 2])[0]
     before, bin_weight = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)

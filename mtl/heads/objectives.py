@@ -1,4 +1,4 @@
-"""Losses of examples, as pure functions of logits and targets, without a reduction.
+"""Losses of single examples, as pure functions of logits and targets.
 
 objectives.binary_cross_entropy(logits, targets, focal_gamma=2.0)         # [...], [...] -> [...]
 objectives.softmax_cross_entropy(logits, class_ids, label_smoothing=0.1)  # [B, C], [B] -> [B]
@@ -23,10 +23,10 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
     Args:
       values: any shape.
-      weights: the same shape, at least 0.
+      weights: numbers of at least 0, in the shape of `values`.
 
     Returns:
-      A scalar; 0 if the weights sum to 0.
+      The mean, a scalar; 0 if the weights sum to 0.
     """
     total = tf.reduce_sum(weights * values)
     return tf.math.divide_no_nan(total, tf.reduce_sum(weights))
@@ -43,18 +43,19 @@ def binary_cross_entropy(
 
     Logits, targets and losses have the same shape.
 
-    Focal: Lin, Goyal, Girshick, He and Dollár, "Focal Loss for Dense Object Detection", 2017,
-    arXiv:1708.02002; its alpha is `positive_weight` here. Smoothing: Szegedy et al., "Rethinking
-    the Inception Architecture", 2015, arXiv:1512.00567. The weight and the focal factor use the
-    label itself, not its smoothed value.
+    The focal factor `(1 - p_y)^gamma` is from Lin, Goyal, Girshick, He and Dollár, "Focal Loss for
+    Dense Object Detection", 2017, arXiv:1708.02002; the paper's alpha is `positive_weight` here.
+    Label smoothing is from Szegedy et al., "Rethinking the Inception Architecture", 2015,
+    arXiv:1512.00567. The weight `w_y` and the focal factor use the label itself, not its smoothed
+    value.
 
     Args:
       logits: float, any shape.
-      targets: 0.0 or 1.0, same shape.
+      targets: 0.0 or 1.0, in the shape of `logits`.
       positive_weight: the factor of the loss of positives; a number, or a list with a number for
         each class on the last axis.
-      label_smoothing: s in [0, 1).
-      focal_gamma: gamma >= 0; 0 is plain cross-entropy.
+      label_smoothing: the strength s of label smoothing, in [0, 1).
+      focal_gamma: the exponent gamma, at least 0; with 0, the loss is plain cross-entropy.
 
     Returns:
       Losses, in the same shape.
@@ -75,13 +76,13 @@ def binary_cross_entropy(
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the log-odds that two events both happen.
 
-    The result is `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. Unlike
-    probabilities, log-odds do not round to 0 or 1: value and gradient are finite if a + b is
-    finite.
+    The log-odds are `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`.
+    Unlike probabilities, log-odds do not round to 0 or 1: their value and gradient are finite if a
+    + b is finite.
 
     Args:
-      first: the log-odds of the first event, a.
-      second: the log-odds of the second event if the first one happens, b.
+      first: the log-odds a of the first event.
+      second: the log-odds b of the second event, given that the first event happens.
 
     Returns:
       The same shape.
@@ -90,14 +91,15 @@ def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`.
+    """Return the log-odds of an event with the probability `p_c p_t + (1 - p_c) p_o`.
 
-    As in `join_log_odds`, sums of logarithms replace probabilities.
+    As in `join_log_odds`, the code adds logarithms, because probabilities could round to 0 or 1.
 
     Args:
-      chance: the log-odds of the condition, c.
-      then: the log-odds of the event if the condition holds, t.
-      otherwise: the log-odds of the event if the condition does not hold, o.
+      chance: the log-odds of the condition, whose probability is p_c.
+      then: the log-odds of the event if the condition holds; its probability is then p_t.
+      otherwise: the log-odds of the event if the condition does not hold; its probability is then
+        p_o.
 
     Returns:
       The same shape.
@@ -130,14 +132,14 @@ def softmax_cross_entropy(
 ) -> tf.Tensor:
     """Return `w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)` with p = softmax(logits).
 
-    Two classes with logits (0, x) give `binary_cross_entropy` of x.
+    For two classes with the logits (0, x), the loss equals `binary_cross_entropy` of the logit x.
 
     Args:
       logits: [B, C], C >= 2.
       class_ids: [B] ints in [0, C).
-      class_weights: C numbers, the factors of the loss of each class.
-      label_smoothing: s in [0, 1).
-      focal_gamma: gamma >= 0; 0 is plain cross-entropy.
+      class_weights: the factor of the loss of each class, C numbers.
+      label_smoothing: the strength s of label smoothing, in [0, 1).
+      focal_gamma: the exponent gamma, at least 0; with 0, the loss is plain cross-entropy.
 
     Returns:
       [B].
@@ -163,7 +165,7 @@ def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
 
 
 def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `p - y` in the type of p, computed in the type of y, which may be float64."""
+    """Return `p - y` in the type of p, but compute it in the type of y, which may be float64."""
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
@@ -172,7 +174,7 @@ def squared_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
     Args:
       predictions: p, of any shape.
-      targets: y, in the same shape; possibly float64.
+      targets: the labels y, in the shape of `predictions`; their type may be float64.
 
     Returns:
       Losses, in the shape and type of `predictions`.
@@ -185,7 +187,7 @@ def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
     Args:
       predictions: p, of any shape.
-      targets: y, in the same shape; possibly float64.
+      targets: the labels y, in the shape of `predictions`; their type may be float64.
 
     Returns:
       Losses, in the shape and type of `predictions`.
@@ -198,7 +200,7 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
 
     Args:
       predictions: p, of any shape.
-      targets: y, in the same shape.
+      targets: the labels y, in the shape of `predictions`.
       delta: the error from which the loss is linear, above 0.
 
     Returns:
@@ -210,11 +212,13 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
 
 
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Compute `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones.
+    """Compute `log(cosh(p - y))`.
+
+    The loss is about `e^2 / 2` for small errors e, and `|e| - log 2` for large errors.
 
     Args:
       predictions: p, of any shape.
-      targets: y, in the same shape; possibly float64.
+      targets: the labels y, in the shape of `predictions`; their type may be float64.
 
     Returns:
       Losses, in the shape and type of `predictions`.
@@ -225,12 +229,12 @@ def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[float]) -> tf.Tensor:
-    """Compute `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`.
+    """Compute the pinball loss `mean_k max(l_k e_k, (l_k - 1) e_k)` of the errors `e_k = y - q_k`.
 
     Args:
       quantiles: q, [B, Q].
       targets: y, [B].
-      levels: l, Q numbers in (0, 1).
+      levels: the levels l of the Q quantiles, numbers in (0, 1).
 
     Returns:
       [B].
@@ -251,7 +255,7 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
     """Compute exp(x); above 30, the tangent of exp at 30 replaces exp.
 
-    Value and slope thus stay finite.
+    The tangent keeps the rate and its derivative finite even for a large x.
 
     Args:
       log_rates: x, of any shape.
@@ -267,8 +271,8 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Compute `rate - count log(rate)`, the negative log-likelihood without log(count!).
 
     Args:
-      log_rates: the logarithm of the rate, of any shape.
-      counts: the labels, in the same shape.
+      log_rates: the logarithms of the rates, in any shape.
+      counts: the labels, in the shape of `log_rates`.
 
     Returns:
       Losses, in the same shape.
@@ -279,14 +283,14 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Compute `2 (count log(count / rate) - (count - rate))`.
+    """Compute the Poisson deviance, `2 (count log(count / rate) - (count - rate))`.
 
     Args:
-      log_rates: the logarithm of the rate, of any shape.
-      counts: the labels, at least 0, in the same shape.
+      log_rates: the logarithms of the rates, in any shape.
+      counts: the labels, at least 0, in the shape of `log_rates`.
 
     Returns:
-      Deviances, in the shape and type of `log_rates`; 0 for a perfect rate.
+      Deviances, in the shape and type of `log_rates`; 0 if the rate equals the count.
     """
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
@@ -294,13 +298,13 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Compute `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
+    """Compute the Tweedie loss `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
 
     The loss is the negative log-likelihood without terms that depend only on y and the dispersion.
 
     Args:
-      log_rates: the logarithm of r, of any shape.
-      targets: y, at least 0, in the same shape.
+      log_rates: the logarithms of the rates r, in any shape.
+      targets: the labels y, at least 0, in the shape of `log_rates`.
       power: p, in (1, 2).
 
     Returns:
@@ -315,8 +319,8 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
     """Return twice the difference between `tweedie_loss` and the loss of a perfect rate.
 
     Args:
-      log_rates: the logarithm of the rate, of any shape.
-      targets: at least 0, in the same shape.
+      log_rates: the logarithms of the rates, in any shape.
+      targets: the labels, at least 0, in the shape of `log_rates`.
       power: in (1, 2).
 
     Returns:
@@ -328,11 +332,11 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
 
 
 def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Compute `sum_c p_c log(p_c / q_c)`.
+    """Compute the Kullback-Leibler divergence of classes, `sum_c p_c log(p_c / q_c)`.
 
     Args:
-      logits: the logits of p, [B, C].
-      others: the logits of q, [B, C].
+      logits: the logits of the probabilities p, [B, C].
+      others: the logits of the probabilities q, [B, C].
 
     Returns:
       [B].
@@ -342,14 +346,14 @@ def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Compute `p log(p / q) + (1 - p) log((1 - p) / (1 - q))`.
+    """Compute the Kullback-Leibler divergence `p log(p / q) + (1 - p) log((1 - p) / (1 - q))`.
 
     Args:
-      logits: the log-odds of p, of any shape.
-      others: the log-odds of q, in the same shape.
+      logits: the log-odds of the probabilities p, in any shape.
+      others: the log-odds of the probabilities q, in the shape of `logits`.
 
     Returns:
-      Divergences in nats, in the same shape.
+      The divergences in nats, in the shape of `logits`.
     """
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
@@ -357,10 +361,10 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Compute `-sum_c p_c log(p_c)` with p = softmax(logits).
+    """Compute the entropy `-sum_c p_c log(p_c)` with p = softmax(logits).
 
     Args:
-      logits: [..., C] of a known C.
+      logits: [..., C] with a static number of classes C.
 
     Returns:
       Entropies in nats, [...], from 0 to log(C).
@@ -370,39 +374,39 @@ def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
 
 
 def bernoulli_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Compute `-p log(p) - (1 - p) log(1 - p)` with p = sigmoid(logit).
+    """Compute the entropy `-p log(p) - (1 - p) log(1 - p)` with p = sigmoid(logit).
 
     Args:
-      logits: the log-odds of p, of any shape.
+      logits: the log-odds of the probabilities p, in any shape.
 
     Returns:
-      Entropies in nats, in the same shape, from 0 to log(2).
+      Entropies in nats, in the shape of `logits`, from 0 to log(2).
     """
     return math.log(2) - bernoulli_divergence(logits, tf.zeros_like(logits))
 
 
 def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Compute `(m - n)^2 / 2`, the divergence of normal distributions with variance 1.
+    """Compute `(m - n)^2 / 2`, the divergence of two normal distributions of variance 1.
 
     Args:
-      means: m, of any shape.
-      others: n, in the same shape.
+      means: the means m of the first distributions, in any shape.
+      others: the means n of the other distributions, in the shape of `means`.
 
     Returns:
-      Divergences in nats, in the same shape.
+      The divergences in nats, in the shape of `means`.
     """
     return 0.5 * squared_error(means, others)
 
 
 def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Compute `r log(r / s) - r + s`, the divergence of Poisson distributions.
+    """Compute `r log(r / s) - r + s`, the divergence of two Poisson distributions.
 
     Args:
-      log_rates: the logarithm of the rate r, of any shape.
-      others: the logarithm of the rate s, in the same shape.
+      log_rates: the logarithms of the rates r, in any shape.
+      others: the logarithms of the rates s, in the shape of `log_rates`.
 
     Returns:
-      Divergences in nats, in the same shape.
+      The divergences in nats, in the shape of `log_rates`.
     """
     rates, other_rates = poisson_rate(log_rates), poisson_rate(others)
     return rates * (log_rates - others) - rates + other_rates
@@ -412,10 +416,10 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
     """Compute `log(p / (1 - p))`, clipped because of the precision of float32.
 
     Args:
-      probabilities: p, in [0, 1], of any shape.
+      probabilities: the probabilities p, in [0, 1], in any shape.
 
     Returns:
-      Log-odds in [-16, 16], in the same shape.
+      Log-odds in [-16, 16], in the shape of `probabilities`.
     """
     logits = tf.math.log(tf.maximum(probabilities, LEAST)) - tf.math.log1p(
         -tf.minimum(probabilities, 1 - 1e-7)
@@ -424,15 +428,15 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
-    """Compute `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`.
+    """Compute the loss of a mixture, `-log sum_k exp(j_k)` with `j_k = log(pi_k p_k(x))`.
 
     The gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
     Incomplete Data via the EM Algorithm", 1977): the gradient of `-sum_k r_k j_k` with constant
-    responsibilities `r = softmax(j)`. At the current parameters, this gradient equals the gradient
-    of the likelihood.
+    responsibilities `r = softmax(j)`. At the current parameters, the gradient of this sum equals
+    the gradient of the loss.
 
     Args:
-      log_joint: j, [..., K] for K components.
+      log_joint: the numbers j_k of the K components, [..., K].
 
     Returns:
       Losses in nats, [...].

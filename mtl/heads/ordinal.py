@@ -29,9 +29,10 @@ class Ordinal(classes.Classes):
     arXiv:1901.07884. In the paper, the thresholds are in order only at the optimum. Here
     `t_k = t_0 + sum softplus(d)` keeps the thresholds in order, so every probability is at least 0.
 
-    A label is a class id if its field is int64, and a class name if it is string. If all names are
-    whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id` (the
-    median, which minimises the absolute error), `class` (its name) and `value` (the mean class id).
+    A label is a class id if the label field is int64, and a class name if the field is string. If
+    all class names are whole numbers, an int64 label is one of these numbers instead of an id.
+    Predicts `probabilities` [B, C], `class_id` (the median, which minimises the absolute error),
+    `class` (its name) and `value` (the mean class id).
 
     Attributes:
       classes: the number of classes, at least 2, or their names from the lowest to the highest.
@@ -61,7 +62,7 @@ class Ordinal(classes.Classes):
         return len(self.class_names) - 1
 
     def initial_bias(self) -> list[float]:
-        """Return the first threshold t_0, then d for each step to the next threshold."""
+        """Return the first threshold t_0, then the number d of each step to the next threshold."""
         shares = self._class_shares()
         below = list(itertools.accumulate(shares))[:-1]
         above = list(itertools.accumulate(reversed(shares)))[-2::-1]
@@ -81,7 +82,7 @@ class Ordinal(classes.Classes):
           tower: [B, H].
 
         Returns:
-          [B, C - 1], in falling order within each row.
+          The logits [B, C - 1], in falling order within each row.
         """
         score = layers.dense(tower, 1, "logits", use_bias=False)
         initializer = tf1.constant_initializer(self.initial_bias())
@@ -96,7 +97,7 @@ class Ordinal(classes.Classes):
         return tf.reduce_sum(objectives.binary_cross_entropy(logits, above), axis=-1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Sum the divergences of all thresholds, like the loss: [B, C - 1] twice -> [B]."""
+        """Sum the divergences of two predictions over thresholds: [B, C - 1] twice -> [B]."""
         return tf.reduce_sum(objectives.bernoulli_divergence(logits, others), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -139,7 +140,7 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum the weights of rows by class, and by the distance of the predicted class.
+        """Sum row weights for each class, and for each distance between predicted and labelled id.
 
         Returns:
           `rows`, the weight of the rows of each class, and `off_by`, the weight of the rows at each
@@ -158,8 +159,8 @@ class Ordinal(classes.Classes):
 
         Returns:
           `accuracy`; `accuracy_baseline`, the accuracy of always predicting the most frequent
-          class; and `mae` and `rmse`, errors in numbers of classes. All metrics are NaN without
-          labelled rows.
+          class; and `mae` and `rmse`, the mean errors of the predicted class id. All metrics are
+          NaN without labelled rows.
         """
         weight, off_by = sums["weight"], sums["off_by"]
         distance = np.arange(self.size + 1, dtype=np.float64)
@@ -174,8 +175,9 @@ class Ordinal(classes.Classes):
 def _compute_probabilities(logits: tf.Tensor) -> tf.Tensor:
     """Convert logits [B, C - 1] to probabilities [B, C], precisely even if tiny.
 
-    A difference of two sigmoids near 1 would round to 0 below 6e-8. So a product replaces the
-    difference: `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))` for `a >= b`.
+    A difference of two sigmoids near 1 would round to 0 if it is below 6e-8. So a product replaces
+    the difference: `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))` for
+    `a >= b`.
     """
     above, below = tf.sigmoid(logits), tf.sigmoid(-logits)
     gaps = logits[:, :-1] - logits[:, 1:]

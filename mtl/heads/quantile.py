@@ -21,17 +21,20 @@ from mtl.heads import coverage, objectives, regression, standardized
 class Quantile(standardized.Standardized):
     """Predicts several quantiles of a number, which never cross.
 
-    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the errors `e_k = y_i - q_k` at the levels
-    l_k: the pinball loss of R. Koenker and G. Bassett, "Regression Quantiles", 1978, in the unit of
-    the label. For logits (a, c), and the mean m and the standard deviation d of the label, the
-    first quantile is `m + d a`. Each further quantile is `d softplus(c)` above the previous
-    quantile, so quantiles are always in order.
+    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the levels l_k and the errors
+    `e_k = y_i - q_k`. This pinball loss, in the unit of the label, is from Koenker and Bassett,
+    "Regression Quantiles", 1978.
+
+    For logits (a, c), and the mean m and the standard deviation d of the label, the first quantile
+    is `m + d a`. Each further quantile is `d softplus(c)` above the previous quantile, so quantiles
+    are always in order.
 
     Predicts `quantiles` [B, Q] and `value` [B]. `value` is the quantile with the level nearest to
     0.5, or the mean of two equally near quantiles, such as 0.1 and 0.9.
 
     Attributes:
-      levels: l, the share of labels below each quantile, ascending, in [0.001, 0.999].
+      levels: the levels of the quantiles, ascending, in [0.001, 0.999]; a level is the share of
+        labels below its quantile.
     """
 
     levels: Annotated[Sequence[float], coverage.check_levels, checks.Filled("hold a level")] = (
@@ -58,7 +61,7 @@ class Quantile(standardized.Standardized):
         return len(self.levels)
 
     def initial_bias(self) -> list[float]:
-        """Return the logits of the quantiles of a Gaussian."""
+        """Return the logits that predict the quantiles of a Gaussian."""
         start = list(map(python_statistics.NormalDist().inv_cdf, self.levels))
         steps = [after - before for before, after in itertools.pairwise(start)]
         # log(exp(x) - 1) is the inverse of softplus.
@@ -77,7 +80,7 @@ class Quantile(standardized.Standardized):
           logits: [B, Q], or [B] if Q is 1.
 
         Returns:
-          [B], in the unit of the label.
+          The predicted numbers, [B], in the unit of the label.
         """
         distances = [abs(level - 0.5) for level in self.levels]
         # Levels such as 0.4 and 0.6 are equally near to 0.5, except for rounding errors.
@@ -105,7 +108,7 @@ class Quantile(standardized.Standardized):
           others: [B, Q].
 
         Returns:
-          [B], in the squared unit of the label.
+          Half of the mean squared distances, [B], in the squared unit of the label.
         """
         distances = objectives.gaussian_divergence(
             self._order_quantiles(logits), self._order_quantiles(others)
@@ -113,11 +116,11 @@ class Quantile(standardized.Standardized):
         return tf.reduce_mean(distances, -1)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum errors, and the weights of labels at or below each quantile.
+        """Sum the errors, and the weights of labels at or below each quantile.
 
         Returns:
-          The sums of `Number`, and `below`, the weight of labels at or below each quantile, float64
-          [Q].
+          The sums of `regression.Number`, and `below`, the weights of labels at or below each
+          quantile, float64 [Q].
         """
         quantiles = self._order_quantiles(examples.logits)
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)
@@ -127,8 +130,8 @@ class Quantile(standardized.Standardized):
         """Compute the metrics of `Number`, and the coverage of each quantile.
 
         Returns:
-          The metrics of `Number`; `coverage/<level>`, the share of labels at or below each
-          quantile; and `coverage_error`, the mean distance between share and level.
+          The metrics of `regression.Number`; `coverage/<level>`, the share of labels at or below
+          each quantile; and `coverage_error`, the mean distance between share and level.
         """
         shares = coverage.compare_shares(self.levels, sums["below"], sums["weight"])
         return {**super().summary(sums), **shares}

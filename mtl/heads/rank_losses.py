@@ -19,15 +19,15 @@ Pairs = Callable[[Callable[..., "tf.Tensor"], Sequence["tf.Tensor"]], "tf.Tensor
 
 
 class Lists(NamedTuple):
-    """The rows of whole groups, with functions that reduce rows by group.
+    """The rows of whole groups, with functions that reduce the rows of each group to a value.
 
     Attributes:
       scores, labels, weights: [N] floats of the same type. Rows of weight 0 are ignored, but must
         have finite scores and labels.
       groups: [N] int32, the index of each row's group, from 0 to G - 1.
       num_groups: G, the number of groups, an int32 scalar.
-      sum_pairs: sums a function over the pairs of each group; see `Pairs`.
-      index: [N] int32, different numbers for all rows, which break ties between equal labels.
+      sum_pairs: a function that sums values over the pairs of rows of each group; see `Pairs`.
+      index: [N] int32, a different number for each row, which breaks ties between equal labels.
     """
 
     scores: tf.Tensor
@@ -50,7 +50,7 @@ class Lists(NamedTuple):
           values: [N].
 
         Returns:
-          [G]; 0 for a group in which all rows weigh 0.
+          The sums, [G]; 0 for a group in which all rows weigh 0.
         """
         row_values = tf.where(self.counts, values, tf.zeros_like(values))
         return tf.math.unsorted_segment_sum(row_values, self.groups, self.num_groups)
@@ -62,18 +62,18 @@ class Lists(NamedTuple):
           values: floats [N].
 
         Returns:
-          [G]; the lowest float for a group in which all rows weigh 0.
+          The greatest values, [G]; the lowest float for a group in which all rows weigh 0.
         """
         row_values = tf.where(self.counts, values, values.dtype.min)
         return tf.math.unsorted_segment_max(row_values, self.groups, self.num_groups)
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
-        """Gather the value of each row's group, [G] -> [N]."""
+        """Give each row the value of its group, [G] -> [N]."""
         return tf.gather(values, self.groups)
 
 
 def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Lists:
-    """Group the rows of a batch. Sums over pairs take memory for [B, B] numbers.
+    """Group the rows of a batch. Sums over pairs of rows take memory for [B, B] numbers.
 
     Args:
       keys: the group of each row, [B].
@@ -151,11 +151,11 @@ def weigh_groups(lists: Lists) -> tf.Tensor:
     """Compute the mean weight of the rows of each group, without rows of weight 0.
 
     Args:
-      lists: the rows of G groups.
+      lists: the rows of all G groups.
 
     Returns:
-      [G]; 0 for a group in which all labels are equal, as every order of these rows is equally
-      good.
+      The weights of the groups, [G]; 0 for a group in which all labels are equal, as every order of
+      its rows is equally good.
     """
     differ = lists.max(lists.labels) > -lists.max(-lists.labels)
     mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
@@ -165,14 +165,15 @@ def weigh_groups(lists: Lists) -> tf.Tensor:
 def ranknet(lists: Lists) -> tf.Tensor:
     """Compute the RankNet loss: the mean of `log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
-    The weight of a pair is w_i w_j. C. Burges et al., "Learning to Rank using Gradient Descent",
-    ICML 2005. As in the paper, the target probability of a pair with different labels is 1.
+    The weight of a pair of rows i and j is w_i w_j. RankNet is from Burges et al., "Learning to
+    Rank using Gradient Descent", ICML 2005. As in the paper, the row with the greater label of a
+    pair ranks first with a target probability of 1.
 
     Args:
-      lists: the rows of G groups.
+      lists: the rows of all G groups.
 
     Returns:
-      [G]; 0 for a group without pairs.
+      The loss of each group, [G]; 0 for a group without pairs.
     """
     fields = [lists.scores, lists.labels, lists.weights]
 
@@ -189,19 +190,19 @@ def ranknet(lists: Lists) -> tf.Tensor:
 
 
 def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
-    """Compute `sum of |dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
+    """Compute LambdaRank: sum `|dNDCG_ij| log(1 + exp(s_j - s_i))` over pairs with y_i > y_j.
 
-    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if i and j swap places, a
-    constant in gradients. C. Burges, "From RankNet to LambdaRank to LambdaMART: An Overview",
-    MSR-TR-2010-82. If two scores are equal, the row with the smaller label ranks first, so even a
-    model with constant scores gets a gradient.
+    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if rows i and j swap
+    places; gradients treat it as a constant. LambdaRank is described in Burges, "From RankNet to
+    LambdaRank to LambdaMART: An Overview", MSR-TR-2010-82. If two scores are equal, the row with
+    the smaller label ranks first, so even a model with constant scores gets a gradient.
 
     Args:
-      lists: the rows of G groups.
+      lists: the rows of all G groups.
       gain: a name in `group_metrics.GAINS`.
 
     Returns:
-      [G]; 0 for a group in which all labels are equal.
+      The loss of each group, [G]; 0 for a group in which all labels are equal.
     """
     gains = group_metrics.gains(lists.labels, gain)
     # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
@@ -223,15 +224,15 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
 def softmax(lists: Lists) -> tf.Tensor:
     """Compute `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y` and `p_i = e^(s_i) / sum w e^s`.
 
-    S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
-    Relevance", ICTIR 2019. With one relevant row, the loss is the first factor of ListMLE (F. Xia
-    et al., "Listwise Approach to Learning to Rank", 2008).
+    This loss is described in Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for
+    Learning-to-Rank with Binary Relevance", ICTIR 2019. For a group with one relevant row, the loss
+    is the first factor of ListMLE (Xia et al., "Listwise Approach to Learning to Rank", 2008).
 
     Args:
-      lists: the rows of G groups, with labels of at least 0.
+      lists: the rows of all G groups, with labels of at least 0.
 
     Returns:
-      [G]; 0 for a group in which all labels are 0.
+      The loss of each group, [G]; 0 for a group in which all labels are 0.
     """
     # Subtract the greatest score of a group from all its scores, so no exponential overflows.
     greatest = lists.max(lists.scores)
@@ -246,18 +247,18 @@ def softmax(lists: Lists) -> tf.Tensor:
 
 
 def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
-    """Compute `1 - DCG / ideal DCG` for the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`.
+    """Compute `1 - DCG / ideal DCG` for the smooth ranks `1 + sum_j sigmoid((s_j - s_i) / t)`.
 
-    T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
+    The loss is from Qin, Liu and Li, "A General Approximation Framework for Direct Optimization of
     Information Retrieval Measures", 2010.
 
     Args:
-      lists: the rows of G groups.
+      lists: the rows of all G groups.
       gain: a name in `group_metrics.GAINS`.
-      temperature: t, above 0, in the unit of the scores.
+      temperature: the temperature t of the smooth ranks, above 0, in the unit of the scores.
 
     Returns:
-      [G]; 0 for a group without gains.
+      The loss of each group, [G]; 0 for a group in which no label has a gain above 0.
     """
 
     def is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -279,7 +280,7 @@ def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
 
 
 def _is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return 1 if `other` has a greater first field, or an equal first and a smaller second."""
+    """Return 1 if `other` has a greater first field, or an equal one and a smaller second field."""
     is_tie = tf.equal(other[0], row[0]) & (other[1] < row[1])
     return tf.cast((other[0] > row[0]) | is_tie, row[0].dtype)
 
@@ -293,7 +294,8 @@ def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor
     Args:
       kind: a name in `TYPES`.
       lists: the groups.
-      gain: the gain of a label in "lambdarank" and "approx_ndcg": "exponential" or "linear".
+      gain: the gain of a label for the kinds "lambdarank" and "approx_ndcg": "exponential" or
+        "linear".
       temperature: the temperature of "approx_ndcg", above 0.
 
     Returns:

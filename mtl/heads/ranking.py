@@ -4,8 +4,9 @@ sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
 AUC and PR-AUC are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes.
-Beyond these limits, similar scores are merged. The metrics `auc_error_bound` and
-`pr_auc_error_bound` bound the errors of the areas, and are 0 for exact areas.
+With more scores or more classes, similar scores are merged. The metrics `auc_error_bound` and
+`pr_auc_error_bound` are upper bounds of the errors of the two areas, and are 0 if the areas are
+exact.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ _SCORE_BITS = 32
 
 
 class Cells(NamedTuple):
-    """The weights of positives and negatives at every score.
+    """The weights of positives and negatives in cells, each of one score or of similar scores.
 
     Attributes:
-      classes: [N] ints, the class of each score, ascending.
-      positives: [N] weights of positives, by ascending score within each class.
-      negatives: [N] weights of negatives, in the same order.
+      classes: [N] ints, the class to which the scores of each cell belong, ascending.
+      positives: [N] the weight of the positive rows in each cell, by ascending score within each
+        class.
+      negatives: [N] the weight of the negative rows in each cell, in the same order.
       num_classes: C, the number of classes.
-      is_merged: a bool scalar, True if a cell may hold different scores.
+      is_merged: a bool scalar, True if a cell may hold several different scores.
     """
 
     classes: tf.Tensor
@@ -58,12 +60,13 @@ def stream_scores(
 
     Args:
       logits: the scores, float32 [B] or [B, C].
-      positives: the weight of each score as a positive, in the same shape.
-      negatives: the weight of each score as a negative.
-      are_tasks: True if the C columns are tasks, each with the full `MAX_CELLS` scores.
+      positives: the weights of the positives, and 0 for negatives, in the shape of `logits`.
+      negatives: the weights of the negatives, and 0 for positives, in the shape of `logits`.
+      are_tasks: True if the C columns are tasks; the limit is then `MAX_CELLS` scores for each
+        task.
 
     Returns:
-      A total whose value is a `Cells`.
+      A `metrics.Total` whose value is a `Cells`.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -73,16 +76,17 @@ def stream_scores(
 
 
 class _Different:
-    """A total of different scores and their weights, in a growing buffer.
+    """A total that collects the different scores and their weights, in a growing buffer.
 
-    A full buffer merges equal scores. A key is an integer with the class in the high bits and the
-    score in the low bits, and sorts like the scores. If there are more keys than the limit, the
-    last bits of all scores are dropped, so that scores of early and late batches are rounded alike.
+    A full buffer merges equal scores. A key of the buffer is an integer with the class in the high
+    bits and the score in the low bits, so keys sort by class and score. If there are more different
+    keys than the limit, the last bits of all scores are dropped, so that scores of early and late
+    batches are rounded alike.
     """
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The specifications of the buffer's variables."""
+        """The specifications of the variables of the buffer."""
         return (
             tf.TensorSpec([None], tf.int64),  # Keys.
             tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
@@ -167,7 +171,7 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
 def _compact_keys(
     keys: tf.Tensor, weights: tf.Tensor, dropped_bits: tf.Tensor, max_keys: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Merge keys: return at most `max_keys` sorted keys, their weights, and the dropped bits."""
+    """Merge keys: return at most `max_keys` keys, their weights, and the number of dropped bits."""
     keys = _drop_bits(keys, dropped_bits)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
@@ -208,7 +212,7 @@ class _Histogram:
         self._binned = tf.stack(counts)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Add the batch's weights."""
+        """Add the weights of the batch to the histogram."""
         return state[0].assign_add(self._binned, read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
@@ -224,7 +228,7 @@ def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
     """Compute `auc` and `pr_auc` with their error bounds, as means over classes.
 
     Args:
-      cells: the weights of positives and negatives at every score, for C classes.
+      cells: the weights of positive and negative rows with each score, for C classes.
 
     Returns:
       {metric: scalar}: `auc`, `auc_error_bound`, `pr_auc` and `pr_auc_error_bound`. Each value is
@@ -237,11 +241,12 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
     """Compute `auc` and `pr_auc` with their error bounds for each class.
 
     Args:
-      cells: the weights of positives and negatives at every score, for C classes.
+      cells: the weights of positive and negative rows with each score, for C classes.
 
     Returns:
-      {metric: [C]}: `auc`, `auc_error_bound`, `pr_auc` and `pr_auc_error_bound`. All four are NaN
-      for a class without positives; `auc` and its bound also for a class without negatives.
+      {metric: [C]}: `auc`, `auc_error_bound`, `pr_auc` and `pr_auc_error_bound`. All four metrics
+      are NaN for a class without positives; `auc` and `auc_error_bound` are also NaN for a class
+      without negatives.
     """
     areas = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
@@ -255,12 +260,12 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute the AUC: the share of (positive, negative) pairs in the right order.
 
     Args:
-      cells: the weights of positives and negatives at every score, for C classes.
+      cells: the weights of positive and negative rows with each score, for C classes.
 
     Returns:
       The areas [C], NaN for a class without positives or negatives, and the bounds of their errors
-      [C]: half of the share of pairs within a cell if scores were merged, else 0. A tie counts as
-      half a correct pair.
+      [C]: half of the share of pairs within a cell if scores were merged, else 0. A pair with equal
+      scores counts as half a pair in the right order.
     """
     positives, negatives = cells.positives, cells.negatives
     all_negatives = _by_class(cells, negatives)
@@ -276,13 +281,13 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute the share of ordered pairs, over all pairs of rows of the same class.
+    """Compute the share of all pairs of rows of the same class that are in the right order.
 
     Args:
-      cells: the weights of positives and negatives at every score.
+      cells: the weights of positive and negative rows with each score.
 
     Returns:
-      The share and the bound of its error, scalars; NaN without pairs.
+      The share of pairs in the right order and the bound of its error, scalars; NaN without pairs.
     """
     (areas, bounds) = compute_auc(cells)
     pairs = _by_class(cells, cells.positives) * _by_class(cells, cells.negatives)
@@ -297,7 +302,7 @@ def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute the area under the precision-recall curve, as average precision.
 
     Args:
-      cells: the weights of positives and negatives at every score, for C classes.
+      cells: the weights of positive and negative rows with each score, for C classes.
 
     Returns:
       The areas [C], NaN for a class without positives, and the bounds of their errors [C]. The
@@ -321,7 +326,7 @@ def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
-    """Sum the weights of the same class at or above the score of each cell, [N]."""
+    """Sum for each cell the weights of the cells of its class at or above its score, [N]."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 

@@ -61,7 +61,8 @@ class Number(base.Base):
           labels.
 
         Raises:
-          InvalidArgumentError: when run, if a present label is infinite or out of range.
+          InvalidArgumentError: when the op runs, if a label that is not missing is infinite or out
+            of range.
         """
         present = self.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
@@ -87,11 +88,11 @@ class Number(base.Base):
         return math.isfinite(value) and bool(self.in_range(value))
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of the numbers that are not 0."""
+        """Return a mask of the targets that are not 0."""
         return tf.not_equal(targets, 0)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return True if the number is not 0."""
+        """Return True if the label is not 0."""
         return value != 0
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -108,7 +109,7 @@ class Number(base.Base):
         }
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights; logits are [B] for one logit, else [B, n]."""
+        """Return logits, targets and weights; the logits are [B] for one logit, else [B, n]."""
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
@@ -163,14 +164,16 @@ class Regression(Number):
     Attributes:
       loss_type: the loss of an error e: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: delta of the Huber loss, above 0 and in units of the label.
+      huber_delta: the error delta from which the Huber loss is linear, above 0, in the unit of the
+        label.
       dimension: the number of values in a label: 1 for labels [B], n for [B, n].
       prior: the value that the initial bias predicts. If the mean of the labels is far from 0, use
-        the mean.
+        this mean as the prior.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
         prediction is the logit times the unit, and the loss divides errors by the unit. If the
-        standard deviation of the labels is far from 1, use it as the unit. Predictions then start
-        in the range of the labels, and the loss is about as large as the losses of other tasks.
+        standard deviation of the labels is far from 1, use it as the unit. With this unit,
+        predictions start in the range of the labels, and the loss is about as large as the losses
+        of other tasks.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "squared"
@@ -190,15 +193,15 @@ class Regression(Number):
         return () if self.dimension == 1 else (self.dimension,)
 
     def initial_bias(self) -> float:
-        """Return the prior, in units of `unit`."""
+        """Return the prior divided by `unit`."""
         return float(self.prior) / self.unit
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the logits in the unit of the label."""
+        """Return the logits times `unit`, which are in the unit of the label."""
         return logits if self.unit == 1 else logits * tf.cast(self.unit, logits.dtype)
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a finite number."""
+        """Return the rule that error messages state: a label must be a finite number."""
         del dtype
         return "be a finite number"
 
@@ -207,7 +210,7 @@ class Regression(Number):
 
         Args:
           logits: [B] or [B, n].
-          targets: in the shape of the logits.
+          targets: the labels, in the shape of the logits.
 
         Returns:
           Losses, in the same shape.
@@ -219,9 +222,9 @@ class Regression(Number):
         return objectives.REGRESSION[self.loss_type](logits, targets, **settings)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
+        """Average `objectives.gaussian_divergence` over n numbers: [B, n] twice -> [B].
 
-        The unit of the divergence is the square of `unit`, as for the squared loss.
+        The divergence is measured in squares of `unit`, like the squared loss.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
@@ -247,11 +250,11 @@ class Rate(Number):
         """Compute the loss of every example: [B], [B] -> [B]."""
 
     def initial_bias(self) -> float:
-        """Return the log of the prior."""
+        """Return the logarithm of the prior."""
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the predicted mean, exp(logit); above 30, the tangent of exp replaces exp."""
+        """Return the predicted mean, exp(logit); for logits above 30, a tangent replaces exp."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
@@ -268,7 +271,7 @@ class Rate(Number):
 class Dispersion(Rate):
     """The base class of heads with the metric `deviance`, which is 0 for a perfect model.
 
-    B. Jørgensen, "Exponential Dispersion Models", 1987.
+    Jørgensen, "Exponential Dispersion Models", 1987.
     """
 
     directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **Number.directions}
@@ -282,11 +285,11 @@ class Dispersion(Rate):
           targets: [B].
 
         Returns:
-          [B], in the type of the logits; 0 for a perfect prediction.
+          The deviances, [B], in the type of the logits; 0 for a perfect prediction.
         """
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sums of `Number`, and the deviance."""
+        """Return the sums of `Number`, and the sum of the deviances."""
         logits, targets, weights = examples
         # Use float64, as large terms cancel if a label is large and its prediction is good.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
@@ -308,7 +311,7 @@ class Poisson(Dispersion):
     """
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a count."""
+        """Return the rule that error messages state: a label must be a count."""
         del dtype
         return "be a finite count of at least 0"
 
@@ -329,14 +332,14 @@ class Poisson(Dispersion):
 class Tweedie(Dispersion):
     """Tweedie regression of an amount that is often 0, such as the claims of a policy.
 
-    The label has a compound Poisson-gamma distribution, a sum of a random number of amounts.
-    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for the mean r, without terms that depend
-    only on the label. The logit is the logarithm of r, and the variance is proportional to r^p.
-    Predicts `value`, the mean, [B].
+    The label is assumed to have a compound Poisson-gamma distribution, which is the distribution of
+    a sum of a random number of amounts. `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for
+    the mean r, without terms that depend only on the label. The logit is the logarithm of r, and
+    the variance is proportional to r^p. Predicts `value`, the mean, [B].
 
     Attributes:
-      power: p in (1, 2). Near 1, the distribution is similar to a Poisson distribution; near 2, to
-        a gamma distribution.
+      power: the exponent p of the variance, in (1, 2). With p near 1, the distribution is similar
+        to a Poisson distribution; with p near 2, to a gamma distribution.
     """
 
     power: Annotated[
@@ -344,7 +347,7 @@ class Tweedie(Dispersion):
     ] = 1.5
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is an amount."""
+        """Return the rule that error messages state: a label must be an amount."""
         del dtype
         return "be a finite amount of at least 0"
 
@@ -362,22 +365,22 @@ class WeightedLogistic(Rate):
     """Weighted logistic regression of a time, such as the watch time of a video.
 
     `loss_i = t log(1 + e^-z) + n log(1 + e^z)` for the logit z and the time t, 0 if nothing was
-    watched. The weight of a positive is its time; n is 1 for negatives and 0 for other rows.
-    Predicts the odds e^z as `value`, [B], in the unit of the label. P. Covington, J. Adams, E.
-    Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In the paper, negatives
-    are the rows with a time of 0. The odds are then the expected time divided by the share of
-    negatives: if a tenth of the rows is watched, the odds exceed the expected time by a ninth. With
-    `negatives = "all"`, every row also counts as a negative once, and the odds equal the expected
-    time.
+    watched. The weight of a positive row is its time t; n is 1 for negative rows and 0 for other
+    rows. Predicts the odds e^z as `value`, [B], in the unit of the label. The method is from
+    Covington, Adams and Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In
+    the paper, the negative rows are those with a time of 0. The odds are then the expected time
+    divided by the share of negative rows. If a tenth of the rows is watched, the odds thus exceed
+    the expected time by a ninth. With `negatives = "all"`, every row also counts as a negative
+    once, and the odds equal the expected time.
 
     Attributes:
-      negatives: the negative rows: "unwatched", as in the paper, or "all".
+      negatives: which rows count as negative rows: "unwatched", as in the paper, or "all".
     """
 
     negatives: Annotated[str, checks.OneOf(("unwatched", "all"))] = "unwatched"
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a time."""
+        """Return the rule that error messages state: a label must be a time."""
         del dtype
         return "be a finite time of at least 0"
 

@@ -42,25 +42,27 @@ class Retrieval(base.Labelled):
 
     The loss of a batch is the weighted mean over rows with a label above 0. Q_j is the share of
     item j among the rows with a label above 0 in the training split. Without Q, popular items would
-    get too low scores, as popular items are negatives more often. X. Yi et al.,
+    get too low scores, as popular items are negatives more often. Yi et al.,
     "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
-    estimates Q from the stream of batches. The sum omits other rows with the item or the query of
-    row i.
+    estimate Q from the stream of batches. The sum omits other rows that have the same item or the
+    same query as row i.
 
     With `negatives`, the sum also has N random items j, drawn with probabilities P_j, except the
-    item of row i. For n rows with a label above 0, n Q_j + N P_j replaces Q_j: the expected number
-    of times that j is in the sum. J. Yang et al., "Mixed Negative Sampling for Learning Two-tower
-    Neural Networks in Recommendations", WWW 2020 companion, with uniform P.
+    item of row i. For n rows with a label above 0, n Q_j + N P_j then replaces Q_j; it is the
+    expected number of times that item j is in the sum. Yang et al., "Mixed Negative Sampling for
+    Learning Two-tower Neural Networks in Recommendations", WWW 2020 companion, draw items with
+    equal probabilities.
 
-    Negatives come only from the same slice (`Run.micro_batches`) and the same replica. So more
-    slices or replicas mean fewer negatives.
+    The negatives of a row come only from the same slice (`Run.micro_batches`) and the same replica.
+    So more slices or replicas mean fewer negatives.
 
-    Metrics use the rows of the split with a label above 0. The candidates are the different items
-    of these rows; `ranked_items` is their number. For each row, all candidates are ranked by score.
-    `recall_at_<k>` is the share of rows with their item among the first k candidates, and `mrr` is
-    the mean of 1 / the rank of the row's item. `average_loss` is the cross entropy over all
-    candidates, without Q. The metrics store both vectors of every row. If the features of an item
-    vary, its vector is the mean over its rows, normalised again if `normalizes` is set.
+    Metrics use the rows of the split with a label above 0. The different items of the rows with a
+    label above 0 are the candidates, and the metric `ranked_items` is their number. For each row
+    with a label above 0, all candidates are ranked by score. `recall_at_<k>` is the share of rows
+    with their item among the first k candidates, and `mrr` is the mean of 1 / the rank of the row's
+    item. `average_loss` is the cross entropy over all candidates, without the correction by Q. The
+    metrics store both vectors of every row with a label above 0. If the features of an item differ
+    between its rows, its vector is the mean over its rows, normalised again if `normalizes` is set.
 
     Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
@@ -68,18 +70,19 @@ class Retrieval(base.Labelled):
       item: the label field that holds the item, int64 or string. Rows with a label above 0 need an
         item.
       query: the label field that holds the query, such as a user. Items of rows with the same query
-        are not negatives of each other. With None, every other item is a negative.
-      temperature: the temperature of the softmax, above 0. Smaller values focus on the hardest
+        are not negatives of each other. With `query = None`, all other items of the batch are
         negatives.
+      temperature: the temperature of the softmax, above 0. With a smaller temperature, the loss
+        depends more on the hardest negatives.
       normalizes: True divides vectors by their length.
       corrects_popularity: True subtracts `log Q`.
-      frequency: estimates Q from the batches, for training splits that cannot be counted. Q is then
-        the probability that a batch has the item, in a row or among the drawn items. With None, Q
-        comes from counts over the training split.
+      frequency: estimates Q from the batches, for training splits that cannot be counted. With
+        `frequency`, Q is the probability that a batch has the item, in a row or among the drawn
+        items. With `frequency = None`, Q comes from counts over the training split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
       item_counts: {item: the number of training rows with this item and a label above 0}. By
-        default, a run counts these rows before the first step.
+        default, a run counts the rows of each item before the first training step.
     """
 
     item: Annotated[str, checks.Is(str, "name a label field")]
@@ -122,7 +125,7 @@ class Retrieval(base.Labelled):
             checks.require(self.corrects_popularity, where, rule, self.frequency)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return counters of the items for Q, and of the items to draw, as far as needed."""
+        """Return accumulators that count items, as needed to compute Q and to draw items."""
         counters = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return counters
@@ -139,7 +142,7 @@ class Retrieval(base.Labelled):
         return f"items/{self.name}"
 
     def fitted(self, statistics: types.Statistics) -> Retrieval:
-        """Return a copy of the head with the counts of items."""
+        """Return a copy of the head with the counts of items in the training split."""
         changes: dict[str, Any] = {}
         if self._counts_items:
             entry = statistics.for_column(self._counts_name)
@@ -180,7 +183,7 @@ class Retrieval(base.Labelled):
         trunk: networks.TwoTower,
         columns: Mapping[str, Sequence[str]],
     ) -> None:
-        """Fail unless every feature of the item columns is drawn with the item."""
+        """Fail unless `negatives` draws every feature that `TwoTower.item_columns` read."""
         of_item = fields_lib.choose_columns("TwoTower.item_columns", trunk.item_columns, columns)
         where, drawn_features = (
             f"DrawnItems.features of task {self.name!r}",
@@ -207,19 +210,19 @@ class Retrieval(base.Labelled):
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
     ) -> tf.data.Dataset:
-        """Return the training batches with rows of drawn items, if `negatives` is set."""
+        """Return the training batches; if `negatives` is set, rows of drawn items are added."""
         if self.negatives is None:
             return batches
         return self.negatives.append(self.name, batches, spec, reading)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Add log Q of each row's item to the labels, if `frequency` is set.
+        """Add the logarithm of each item's frequency Q to the labels, if `frequency` is set.
 
         Args:
           labels: {field: [B, ...]}.
 
         Returns:
-          The labels, with `<task>/log_frequency` [B] if `frequency` is set. This field is
+          The labels, with `<task>/log_frequency` [B] if `frequency` is set. The added field is
           meaningless in rows that have neither a label above 0 nor a drawn item.
         """
         if self.frequency is None:
@@ -244,7 +247,8 @@ class Retrieval(base.Labelled):
           1.0 for labels above 0, else 0.0, float32 [B]; and a mask of present labels, bool [B].
 
         Raises:
-          InvalidArgumentError: when run, if a present label is below 0 or infinite.
+          InvalidArgumentError: when the op runs, if a label that is not missing is below 0 or
+            infinite.
         """
         present = self.are_present(label)
         numbers = tf.where(present, tf.cast(label, tf.float32), 0.0)
@@ -258,12 +262,12 @@ class Retrieval(base.Labelled):
         return 0 <= value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a finite number of at least 0."""
+        """Return the rule that error messages state: a label must be a number of at least 0."""
         del dtype
         return "be a finite number of at least 0"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight, item or query of a record, or None."""
+        """Return an error message about label, weight, item or query of a record, or None."""
         problem = super().check(labels)
         label_values = values.flatten_values(labels.get(self.field, []))
         if problem or not any(value > 0 for value in self.find_present(label_values)):
@@ -284,10 +288,11 @@ class Retrieval(base.Labelled):
         return tf.concat([tf.math.l2_normalize(part, 1) for part in tf.split(tower, 2, 1)], 1)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, 2 D] and {field: [B]} -> a scalar.
+        """Compute the loss: logits [B, 2 D] and labels {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, on a label or weight out of range, or a missing item.
+          InvalidArgumentError: when the op runs, if a label or weight is out of range, or an item
+            is missing.
         """
         rows = self._read_rows(logits, labels)
         counts = rows.weights > 0
@@ -313,9 +318,9 @@ class Retrieval(base.Labelled):
     def _log_share(
         self, labels: types.Tensors, counts: tf.Tensor, is_drawn: tf.Tensor
     ) -> tf.Tensor:
-        """Return log Q of each row's item, or log(n Q + N P) if items are drawn, [B].
+        """Return `log Q` of each row's item, [B], or `log(n Q + N P)` if random items are drawn.
 
-        Unknown items are treated as items with a count of 1.
+        An item without a count gets the Q of an item with a count of 1.
         """
         if self.item_counts is None:
             fix = "Set item_counts, or train: a run counts items before the first step."
@@ -365,7 +370,7 @@ class Retrieval(base.Labelled):
         return self.weights(labels, present) * targets
 
     def _read_items(self, labels: types.Tensors, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the keys of the items of all rows, and a mask of rows with a drawn item."""
+        """Return the item key of each row, and a mask of rows with a randomly drawn item."""
         keys = groups.read_keys(self, self.item, labels, counts)
         field = drawn_items.drawn_field(self.name)
         if field not in labels:
@@ -405,7 +410,7 @@ class Retrieval(base.Labelled):
         return metrics.stream_sums(sums, summarize)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict: [B, 2 D] -> query [B, D], item [B, D] and score [B]."""
+        """Predict from logits: [B, 2 D] -> query [B, D], item [B, D] and score [B]."""
         query, item = tf.split(logits, 2, 1)
         return {"query": query, "item": item, "score": tf.reduce_sum(query * item, 1)}
 
@@ -462,10 +467,10 @@ class ItemCounts:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Rows of a batch: [B] int64, [B, D], [B, D], [B] and [B] bool.
+    """Rows of a batch: item keys [B], two vectors [B, D], weights [B], mask of drawn items [B].
 
-    The weight is 0 unless the label is above 0. Rows of weight 0 have vectors of zeros, except for
-    rows of drawn items.
+    The weight of a row is 0 unless its label is above 0. Rows of weight 0 have vectors of zeros,
+    except for rows of drawn items.
     """
 
     keys: tf.Tensor
@@ -476,7 +481,7 @@ class _Rows:
 
 
 class AllItems:
-    """A total of rows with a label above 0, which ranks each row's item among all items."""
+    """A `Total` of rows with a label above 0, which ranks each row's item among all items."""
 
     def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int], normalizes: bool):
         self._temperature, self._cutoffs = temperature, cutoffs
@@ -504,7 +509,7 @@ class AllItems:
         return tf.where(varies, tf.cast(means, vectors.dtype), minima)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the rows of the batch."""
+        """Append the rows of the batch to the variables."""
         return buffers.append(state, self._keys, self._vectors)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> dict[str, tf.Tensor]:
@@ -545,7 +550,8 @@ class AllItems:
     def _measure(self, scores: tf.Tensor, item_ids: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].
 
-        If scores are equal, values are means over all possible orders of these items.
+        If several items have equal scores, 1 / rank and recalls are means over all possible orders
+        of these items.
         """
         label_scores = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > label_scores, tf.float64), 1)

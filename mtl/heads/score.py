@@ -20,10 +20,11 @@ class Score(unlabelled.Unlabelled):
     """Predicts the tower's value for each row as `score` [B], without training.
 
     The head has neither a label nor variables, and its loss is 0, so `average_loss` cannot rank
-    checkpoints. A weighting that divides by losses, or takes logarithms of losses, yields NaN.
+    checkpoints. A weighting of tasks that divides by losses, or takes logarithms of losses, yields
+    NaN.
 
     Attributes:
-      name: the name of the task, and a prefix of metrics and predictions.
+      name: the name of the task, with which the names of its metrics and predictions begin.
     """
 
     name: checks.Name

@@ -23,9 +23,10 @@ class Segmentation(dense.Dense, classes.Classes):
     `class_id` int64 [B, H, W], and `probabilities` [B, H, W, C] if `predict_probabilities` is set.
 
     `miou` is the mean over classes of `hits / (labelled + predicted - hits)`: the intersection over
-    the union of the labelled and the predicted pixels of a class in the whole split (M. Everingham
-    et al., "The PASCAL Visual Object Classes Challenge", 2010; J. Long, E. Shelhamer, T. Darrell,
-    arXiv:1411.4038). The mean omits classes that are neither labelled nor predicted anywhere.
+    the union of the labelled and the predicted pixels of a class in the whole split (Everingham et
+    al., "The PASCAL Visual Object Classes Challenge", 2010; Long, Shelhamer and Darrell,
+    arXiv:1411.4038). The mean over classes omits classes that are neither labelled nor predicted
+    anywhere.
 
     Attributes:
       ignored: a class id that marks missing labels, in addition to -1; None adds no id.
@@ -80,7 +81,8 @@ class Segmentation(dense.Dense, classes.Classes):
 
         Raises:
           UserError: labels are int64, but only some of the class names are numbers.
-          InvalidArgumentError: when run, if a present label is not the label of a class.
+          InvalidArgumentError: when the op runs, if a label is neither missing nor the label of a
+            class.
         """
         label = dense.flatten_places(label)
         if self.ignored is not None and label.dtype == tf.int64:
@@ -89,7 +91,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return super().targets(label)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the classes that are neither missing nor ignored."""
+        """Return the label values of a record that are neither missing nor equal to `ignored`."""
         present = super().find_present(given)
         return [value for value in present if self.ignored is None or value != self.ignored]
 
@@ -98,15 +100,15 @@ class Segmentation(dense.Dense, classes.Classes):
         return self.objective(logits, targets, softmax.Classes(self.class_names))
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence over all pixels: [B, H, W, C] twice -> [B]."""
+        """Average the divergences of two predictions over pixels: [B, H, W, C] twice -> [B]."""
         return tf.reduce_mean(objectives.categorical_divergence(logits, others), [1, 2])
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean entropy over all pixels: [B, H, W, C] -> [B]."""
+        """Return the mean over all pixels of the entropy of classes: [B, H, W, C] -> [B]."""
         return tf.reduce_mean(objectives.categorical_entropy(logits), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return the logarithms of `probabilities`, [B, H, W, C] -> [B, H, W, C]."""
+        """Return the logarithms of the predicted `probabilities`, in the shape [B, H, W, C]."""
         return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -122,11 +124,11 @@ class Segmentation(dense.Dense, classes.Classes):
         return predictions
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Sum the weights of pixels by labelled and predicted class.
+        """Sum the weights of the pixels for each pair of a labelled and a predicted class.
 
         Returns:
-          `confusion`, float64 [C, C]: row i, column j has the weight of the pixels of class i with
-          a prediction of class j.
+          `confusion`, float64 [C, C]; the entry in row i and column j is the weight of the pixels
+          of class i for which class j is predicted.
         """
         logits, targets, weights = examples
         cells = targets * self.size + tf.argmax(logits, axis=-1)

@@ -16,16 +16,17 @@ from mtl.heads import metrics
 
 @checks.dataclass
 class Shots:
-    """Groups classes by training rows: more than `many`, fewer than `few`, and the rest.
+    """Groups classes by their training rows: more than `many`, fewer than `few`, and the rest.
 
-    Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160.
-    The accuracy of a group is the mean recall of its classes; the accuracy of an empty group is
-    NaN.
+    These groups are from Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019,
+    arXiv:1904.05160. The accuracy of a group is the mean recall of its classes; the accuracy of an
+    empty group is NaN.
 
     Attributes:
-      many: the largest number of rows of a medium class, at least 0; 100 is the paper's choice.
-      few: the smallest number of rows of a medium class, in [0, many + 1]; 20 is the paper's
+      many: the largest number of training rows of a medium class, at least 0; 100 is the paper's
         choice.
+      few: the smallest number of training rows of a medium class, in [0, many + 1]; 20 is the
+        paper's choice.
     """
 
     many: checks.Natural = 100
@@ -36,7 +37,7 @@ class Shots:
         checks.require(self.few <= self.many + 1, "Shots.few", rule, self.few)
 
     def __call__(self, recalls: tf.Tensor, counts: Sequence[int]) -> dict[str, tf.Tensor]:
-        """Return the accuracy of each group, from the recalls and training rows of C classes."""
+        """Return each group's accuracy, from the recall and training rows of each of C classes."""
         groups = ["many" if n > self.many else "few" if n < self.few else "medium" for n in counts]
         return {
             f"{group}_shot_accuracy": metrics.mean_defined(

@@ -28,11 +28,11 @@ def build_metrics(
 ) -> types.Metrics:
     """Build the metrics of each slice.
 
-    A metric of an empty slice is NaN.
+    The metrics of a slice without rows are NaN.
 
     Args:
       slices: {field: values}.
-      heads: fitted heads; heads that compare rows get no metrics.
+      heads: the fitted heads; heads that compare rows with each other get no metrics of slices.
       logits: {task: [B, C]}.
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}; a label takes precedence over a feature of the same name.
@@ -41,7 +41,8 @@ def build_metrics(
       {"<task>/<metric>@<field>=<value>": (value, update)}.
 
     Raises:
-      UserError: a field has several values, or values of another type.
+      UserError: a field has several values in a row, or has another type than the values of its
+        slices.
     """
     slice_metrics = {}
     # A ranking within a slice has fewer rows, so ranks would look better than over all rows.
@@ -68,7 +69,7 @@ def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float])
         ignored.
 
     Returns:
-      The names of slices, such as `country=DE`.
+      The names of the slices without labelled rows, such as `country=DE`.
     """
     names = [part.name for part in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]
@@ -86,7 +87,7 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
-    """Return a mask of present labels, by the rules of the head with this label field."""
+    """Return a mask of the labels that are present by the rules of the head with this field."""
     field_heads = [
         head for head in heads if isinstance(head, base.Labelled) and head.field == field
     ]

@@ -20,10 +20,10 @@ _PAIR = "hold values, and pairs (from, to) of numbers or None"
 
 
 class Slice(NamedTuple):
-    """The rows in which a field has a value, or is a number in a range.
+    """The rows in which a field has a certain value, or is a number in a range.
 
     Attributes:
-      field: the name of the field.
+      field: the name of the feature or label that selects the rows.
       value: the value, or a range (from, to), which includes `from` but not `to`. None is an open
         end of a range.
     """
@@ -61,11 +61,12 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
     """Check the slices of a setting.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       given: {field: values or ranges (from, to)}; None is an open end of a range.
 
     Raises:
-      UserError: a value has another type, a range is not ascending, or two slices are equal.
+      UserError: a value is not a text, a number or a range, a range is not ascending, or two slices
+        are equal.
     """
     checks.mapping(where, given, _RULE)
     for field, field_values in given.items():
@@ -89,10 +90,10 @@ def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where:
     Args:
       given: {field: values}, not empty.
       fields: {field: [B]}.
-      where: the name of the setting with the slices, for errors.
+      where: the name of the setting with the slices, for error messages.
 
     Returns:
-      int32 [B]: the index of a slice, or the number of slices for rows in no slice.
+      int32 [B]: the index of the slice of each row, or the number of slices for rows in no slice.
 
     Raises:
       UserError: as in `find_rows`.
@@ -105,18 +106,19 @@ def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where:
 
 
 def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
-    """Find the rows of a slice.
+    """Find the rows that belong to a slice.
 
     Args:
       fields: {field: [B]}.
       one: the slice.
-      where: the name of the setting with the slice, for errors.
+      where: the name of the setting with the slice, for error messages.
 
     Returns:
       bool [B].
 
     Raises:
-      UserError: the field has several values, or values of another type.
+      UserError: the field has several values in a row, or has another type than the value of the
+        slice.
     """
     field, value, tensor = one.field, one.value, fields[one.field]
     where = f"{where}[{field!r}]"

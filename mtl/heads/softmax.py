@@ -4,8 +4,9 @@ from mtl.heads import softmax
 digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 softmax.CrossEntropy.margin = @softmax.LogitAdjustment()        # balanced softmax
 
-Weights and margins change only the loss, not predictions or exported models. The head counts the
-rows of each class in the training split, unless `MultiClass.class_counts` holds the counts.
+Class weights and margins change only the loss, not predictions or exported models. If the objective
+needs the number of rows of each class, the head counts them in the training split, unless
+`MultiClass.class_counts` gives the counts.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ class Margin(Protocol):
 class LogitAdjustment:
     """Logit adjustment, or balanced softmax: shifts logits by `tau log(n_c / sum(n))`.
 
-    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau =
-    1, logit adjustment equals J. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual
-    Recognition", 2020, arXiv:2007.10740. The network learns the logits of a balanced distribution.
+    This margin is from Menon et al., "Long-tail learning via logit adjustment", 2020,
+    arXiv:2007.07314. With tau = 1, logit adjustment equals the balanced softmax of Ren et al.,
+    "Balanced Meta-Softmax for Long-Tailed Visual Recognition", 2020, arXiv:2007.10740. So the
+    network learns the logits of a distribution in which all classes are equally frequent.
 
     Attributes:
-      tau: the strength of the adjustment, above 0. With 1, a perfect fit maximises the balanced
-        accuracy.
+      tau: the strength of the adjustment, above 0. With a strength of 1, a perfect fit maximises
+        the balanced accuracy.
     """
 
     tau: checks.Positive = 1.0
@@ -69,14 +71,14 @@ class LogitAdjustment:
 class LDAM:
     """LDAM: lowers the label's logit by the margin `scale max_margin (min(n) / n_y)^(1/4)`.
 
-    K. Cao, C. Wei, A. Gaidon, N. Arechiga, T. Ma, "Learning Imbalanced Datasets with
+    LDAM is from Cao, Wei, Gaidon, Arechiga and Ma, "Learning Imbalanced Datasets with
     Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use LDAM with the classifier
-    `classifiers.Cosine`, which multiplies logits by the scale; in the paper, the loss multiplies by
-    the scale.
+    `classifiers.Cosine`, which multiplies logits by the scale; in the paper, the loss multiplies
+    the logits by the scale.
 
     Attributes:
       max_margin: the margin of the rarest class, in units of the cosine; 0.5 is the paper's choice.
-      scale: the scale of the classifier; 30 is the paper's choice.
+      scale: the scale of the classifier, by which margins are multiplied; 30 is the paper's choice.
     """
 
     max_margin: checks.Positive = 0.5
@@ -95,15 +97,17 @@ class LDAM:
 class EffectiveNumber:
     """Class-balanced weights, `w_c ~ (1 - beta) / (1 - beta^n_c)` for n_c rows of a class.
 
-    Y. Cui, M. Jia, T. Lin, Y. Song, S. Belongie, "Class-Balanced Loss Based on Effective Number of
-    Samples", 2019, arXiv:1901.05555. All weights are 1 before `start_step`, as in Cao et al., 2019,
-    arXiv:1906.07413. Weights are scaled to a mean of 1 over the training rows, so the same learning
-    rate fits. The authors' code divides by the weights of the batch instead.
+    These weights are from Cui, Jia, Lin, Song and Belongie, "Class-Balanced Loss Based on Effective
+    Number of Samples", 2019, arXiv:1901.05555. All class weights are 1 before `start_step`, as in
+    Cao et al., 2019, arXiv:1906.07413. Class weights are scaled to a mean of 1 over the training
+    rows, so the learning rate need not change. The code of Cao et al. instead divides the loss of a
+    batch by the sum of its weights.
 
     Attributes:
-      beta: in [0, 1). With 0, all weights are equal; near 1, weights approach 1 / n_c. Weights
-        hardly decrease beyond 1 / (1 - beta) rows.
-      start_step: the global step from which the weights apply.
+      beta: the number beta of the formula, in [0, 1). With beta = 0, all class weights are equal;
+        with beta near 1, they become proportional to 1 / n_c. The weight of a class with more than
+        1 / (1 - beta) rows hardly depends on its number of rows.
+      start_step: the global step from which the class weights apply.
     """
 
     beta: checks.Rate = 0.9999
@@ -130,8 +134,8 @@ class CrossEntropy:
     p is `softmax(margin(z))` for the logits z; see `objectives.softmax_cross_entropy`.
 
     Attributes:
-      class_weights: the weight w of each class, above 0. A list, {name: weight} with 1 for absent
-        names, or an `EffectiveNumber`.
+      class_weights: the weight w of each class, above 0: a list, {class name: weight} with 1 for
+        absent names, or an `EffectiveNumber`.
       label_smoothing: the strength s of label smoothing, in [0, 1); 0.1 is the paper's choice.
       focal_gamma: the exponent gamma of the focal loss, at least 0; 2 is the paper's choice.
       margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`. None
@@ -156,7 +160,7 @@ class CrossEntropy:
             values.check_numbers("CrossEntropy.class_weights", weights)
 
     def check(self, names: Sequence[str]) -> None:
-        """Fail unless the settings suit a head of these classes.
+        """Fail unless the settings suit a head with these classes.
 
         Args:
           names: the names of the classes, in the order of their ids.

@@ -4,7 +4,8 @@ space = spaces.Space("click")                       # the rows with label click 
 space = spaces.Space({"income": [">50K", ">50K."]})       # the rows with one of these labels
 inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
 
-A head drops labels outside of its space when it reads labels, so other code ignores spaces.
+A head drops the labels of rows outside of its sample space when it reads labels, so other code need
+not know the sample space.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ _RULE = "name a label field, or map label fields to lists of their values"
 class Space:
     """A sample space: the rows in which every field of `within` has an allowed value.
 
-    A row is outside of the space if any field has another value. If a field is missing and no field
-    has another value, the row is neither inside nor outside.
+    A row is outside of the space if any field of `within` has a value that is not allowed. If a
+    field is missing in a row, and no other field has a value that is not allowed, the row is
+    neither inside nor outside of the space.
 
     Attributes:
-      within: a label field that is 1 in the rows of the space, or {label field: allowed values}.
+      within: a label field that is 1 in the rows of the sample space, or {label field: allowed
+        values}.
     """
 
     within: Within
@@ -44,7 +47,7 @@ class Space:
 
     @property
     def rule(self) -> str:
-        """The condition for an outcome, as text for errors, such as `label 'click' is 1`."""
+        """The condition for rows of the space in error messages, such as `label 'click' is 1`."""
         conditions = []
         for name, accepted in self.fields.items():
             text = (
@@ -56,10 +59,10 @@ class Space:
         return " and ".join(conditions)
 
     def check(self, where: str) -> None:
-        """Fail unless the fields and values can define a space.
+        """Fail unless the fields and values of `within` can define a sample space.
 
         Args:
-          where: the name of the setting, for errors.
+          where: the name of the setting, for error messages.
 
         Raises:
           UserError: `within` has no fields, or a list of values is empty or holds a missing value.
@@ -77,18 +80,19 @@ class Space:
                 checks.require(not values.is_missing(value), setting, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Find the rows inside and outside of the space.
+        """Find the rows inside and outside of the sample space.
 
         Args:
-          labels: {field: [B]}, with every field of the space.
-          where: the name of the setting, for errors.
+          labels: {field: [B]}, with every field of the sample space.
+          where: the name of the setting, for error messages.
 
         Returns:
-          Masks of the rows inside and outside of the space, bool [B] each. For a row with a missing
-          value, both masks may be False.
+          Masks of the rows inside and outside of the sample space, bool [B] each. If a field of the
+          space is missing in a row, both masks may be False for the row.
 
         Raises:
-          UserError: a field is absent, has several values in an example, or has another type.
+          UserError: a field is absent, has several values in a row, or has another type than its
+            allowed values.
         """
         inside, outside = [], []
         for name, accepted in self.fields.items():
@@ -104,17 +108,17 @@ class Space:
 
     @property
     def suffix(self) -> str:
-        """The suffix in the names of statistics over the rows of the space."""
+        """The end of the name of each statistic that covers only the rows of the sample space."""
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
         """Restrict accumulators to the rows inside of the space, and extend their names.
 
         Args:
-          accumulators: {name in the statistics: accumulator}.
+          accumulators: {name of an entry of the statistics: its accumulator}.
 
         Returns:
-          {name: accumulator}, with names such as "moments/price where label 'click' is 1".
+          {longer name: accumulator}, with names such as "moments/price where label 'click' is 1".
         """
         return {
             f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
@@ -122,13 +126,13 @@ class Space:
         }
 
     def place(self, labels: Mapping[str, Any]) -> bool | None:
-        """Return whether a record is inside of the space.
+        """Return True if a record is inside of the sample space, False if it is outside.
 
         Args:
-          labels: {field: its value in plain Python}.
+          labels: {label field: its value in the record, in plain Python}.
 
         Returns:
-          True inside of the space, False outside, and None if a missing value decides.
+          True inside of the space, False outside, and None if that depends on a missing value.
         """
         is_known = True
         for name, accepted in self.fields.items():
@@ -146,7 +150,7 @@ class Inside:
     """An accumulator that reads only the rows inside of a sample space.
 
     Attributes:
-      accumulator: the accumulator for these rows, of labels with one value in each row.
+      accumulator: the accumulator that gets these rows; it reads labels with one value in each row.
       space: the sample space.
     """
 
@@ -154,7 +158,7 @@ class Inside:
     space: Space
 
     def update(self, fields: types.Tensors) -> None:
-        """Add the rows of a batch that are inside of the space.
+        """Add the rows of a batch that are inside of the sample space.
 
         Args:
           fields: {field: [B, ...]} of eager tensors, with the fields of the space. The accumulator
@@ -162,7 +166,7 @@ class Inside:
 
         Raises:
           UserError: a field of the space is absent, has several values in a row, or has another
-            type.
+            type than its allowed values.
         """
         is_inside, _ = self.space.locate(fields, "within")
         rows_inside = {

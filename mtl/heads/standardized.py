@@ -18,7 +18,8 @@ class Standardized(regression.Number):
 
     Attributes:
       label_mean: the mean of the label; None takes it from the training split.
-      label_stddev: the standard deviation of the label, above 0; None takes it from the split.
+      label_stddev: the standard deviation of the label, above 0; None takes it from the training
+        split.
     """
 
     label_mean: Annotated[float, checks.number] | None = None
@@ -30,12 +31,12 @@ class Standardized(regression.Number):
         """The number of logits."""
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a finite number."""
+        """Return the rule that error messages state: a label must be a finite number."""
         del dtype
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return an accumulator of mean and deviation, unless the settings give both numbers."""
+        """Return an accumulator of the label's mean and deviation, unless settings give both."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read_numbers = functools.partial(_read_numbers, field=self.field, head=self)
@@ -45,14 +46,15 @@ class Standardized(regression.Number):
         return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
-        """Return a copy with the mean and the deviation of the label.
+        """Return a copy of the head with the mean and standard deviation of the label.
 
         Args:
           statistics: the statistics that the head's accumulators gathered.
 
         Returns:
-          The head itself if the settings give both numbers. Otherwise, a copy whose settings take
-          precedence over the statistics; 1 replaces a deviation of 0.
+          The head itself if its settings give mean and standard deviation. If one of these two
+          settings is None, a copy of the head that takes the setting from the statistics; a
+          standard deviation of 0 becomes 1.
         """
         if not self.accumulators():
             return self

@@ -29,12 +29,12 @@ class Survival(base.Base):
 
     The intervals `(t_(j-1), t_j]` have the hazards `h_j = sigmoid(logit_j)`. For an event in
     interval k, `loss = -log h_k - sum_(j<k) log(1 - h_j)`. For a row that is censored at time c,
-    `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. M. Gensheimer and B.
-    Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks", 2019,
+    `loss = -sum_(t_j <= c) log(1 - h_j)`, as no event happened up to c. The model is from
+    Gensheimer and Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks", 2019,
     arXiv:1805.00917. In the paper, a row that is censored in the second half of an interval counts
     as having survived this interval. Here, a row counts as having survived an interval only if it
     is censored at the end of the interval or later. An event after the last boundary counts as
-    censored at the last boundary. Hazards of different intervals are independent.
+    censored at the last boundary. The hazards of different intervals are predicted independently.
 
     Predicts `survival` [B, T], the probability of no event up to each boundary, and `value` [B],
     the mean time without an event up to the last boundary, with linear interpolation of survival
@@ -42,13 +42,13 @@ class Survival(base.Base):
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
     has the smaller predicted `value`. Two rows form a pair if one row has an event, and the other
-    row has survived the interval of this event. A tie counts as half a pair in the right order.
-    F. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare times; this metric
-    compares intervals.
+    row has survived the interval of this event. A pair with equal predictions counts as half a pair
+    in the right order. Harrell and others, "Evaluating the Yield of Medical Tests", 1982, compare
+    times; the metric `concordance` compares intervals.
 
     Attributes:
-      event: the label field with 1 for an event and 0 for a censored row. If this field is missing
-        in a row, the head's label counts as missing, too.
+      event: the label field with 1 for an event and 0 for a censored row. If the event field is
+        missing in a row, the head's label counts as missing, too.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
       prior: the hazard of each interval, between 0 and 1, that the initial bias predicts.
     """
@@ -77,29 +77,30 @@ class Survival(base.Base):
         return len(self.boundaries)
 
     def initial_bias(self) -> float:
-        """Return the logit of the prior."""
+        """Return the logit of the prior hazard."""
         return base.logit(self.prior)
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is a time."""
+        """Return the rule that error messages state: a label must be a time."""
         del dtype
         return "be a finite time of at least 0"
 
     def accepts(self, value: Any) -> bool:
-        """Return True if the value is a time."""
+        """Return True if the value is a finite time of at least 0."""
         return 0 <= value < math.inf
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse times.
 
         Args:
-          label: [B], in the label's unit.
+          label: the times in the label field, [B].
 
         Returns:
           Times, float64 [B], with 0 for missing labels, and a mask of present labels, bool [B].
 
         Raises:
-          InvalidArgumentError: when run, if a present label is below 0 or infinite.
+          InvalidArgumentError: when the op runs, if a label that is not missing is below 0 or
+            infinite.
         """
         present = self.are_present(label)
         times = tf.where(present, tf.cast(label, tf.float64), 0.0)
@@ -107,7 +108,7 @@ class Survival(base.Base):
         return self.checked(times, valid, label, self.rule(label.dtype)), present
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return targets [B, 2] (number of survived intervals, event 0 or 1) and weights [B]."""
+        """Return targets [B, 2] (number of survived intervals, 1 for an event) and weights [B]."""
         times, weights = super()._targets_and_weights(labels)
         events = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_ids_present(events), weights, 0)
@@ -219,7 +220,7 @@ class Survival(base.Base):
         }
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Check the time, event and weight of a record; return the text of an error, or None."""
+        """Return an error message about the time, event or weight of a record, or None."""
         events, has_weight = labels.get(self.event, []), self.has_weight(labels)
         for value in values.flatten_values(events):
             # Check events only in rows with a label and a weight above 0.

@@ -6,10 +6,10 @@ metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
 If at least `FROM` heads differ only in names and labels, and their class supports it
-(`types.JointHead`), the heads share ops. Sums over a batch then add numbers in another order and
-may round differently. Heads share the ops of predictions only if variables are stacked. All other
-heads are built one by one. Sharing does not change the names of tasks, variables, metrics and
-predictions.
+(`types.JointHead`), the heads share ops. With shared ops, sums over a batch add numbers in another
+order, and may round differently. Heads share the ops of predictions only if their variables are
+stacked (`mtl.variables.stacks`). All other heads are built one by one. Sharing does not change the
+names of tasks, variables, metrics and predictions.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def build_logits(
     Args:
       heads: the heads.
       towers: {task: [B, H]}.
-      build: a function from a head and its tower to logits, for heads that are built one by one.
+      build: a function that computes logits from a head and its tower, for heads that are built one
+        by one.
 
     Returns:
-      {task: [B, C]}, in the order of the heads.
+      The logits {task: [B, C]}, in the order of the heads.
     """
     stacked_parts = [
         part for part in _group_heads(heads) if isinstance(part, Alike) and part.is_stacked
@@ -74,7 +75,7 @@ def compute_losses(
       labels: {label field: [B, ...]}.
 
     Returns:
-      {task: scalar}, in the order of the heads.
+      The losses {task: scalar}, in the order of the heads.
     """
     losses: dict[str, tf.Tensor] = {}
     for part in _group_heads(heads, labels):
@@ -93,7 +94,7 @@ def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dic
       labels: {label field: [B, ...]}.
 
     Returns:
-      {task: scalar}, in the order of the heads.
+      The sums {task: scalar}, in the order of the heads.
     """
     weights: dict[str, tf.Tensor] = {}
     for part in _group_heads(heads, labels):
@@ -162,7 +163,7 @@ def build_export_outputs(
       predictions: the result of `build_predictions`.
 
     Returns:
-      {task: {kind: output}}, with the kinds of `Head.export_outputs`.
+      {task: {kind: output}}, with the kinds that `Head.export_outputs` returns.
     """
     outputs: dict[str, dict[str, Any]] = {}
     for part in _group_heads(heads):
@@ -177,7 +178,9 @@ def build_export_outputs(
 def sum_average_losses(
     metrics: types.Metrics, label_weights: types.Tensors
 ) -> tuple[tf.Tensor, tf.Operation]:
-    """Sum the average losses of the tasks. A task without labels adds 0; other NaNs remain.
+    """Sum the average losses of the tasks.
+
+    A task without labels adds 0. If the loss of another task is NaN, the sum is NaN.
 
     Args:
       metrics: {"<task>/average_loss": (value, update), ...}.
@@ -210,7 +213,7 @@ class Alike:
 
     @property
     def is_stacked(self) -> bool:
-        """True if the variables of the heads are stacked."""
+        """True if the heads' variables are stacked into one variable for all heads."""
         return self.heads[0].trainable and stacks.are_stacked(len(self.heads))
 
     def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
@@ -218,7 +221,7 @@ class Alike:
 
         Args:
           towers: {task: [B, H]}.
-          seeds: {task: the seed for the initial kernel}.
+          seeds: {task: the seed with which its kernel is initialised}.
 
         Returns:
           {task: [B, 1]}.
@@ -270,7 +273,7 @@ class Alike:
           predictions: {"<task>/<prediction>": [B]}, the result of `build_predictions`.
 
         Returns:
-          {task: {kind: output}}, with the kinds of `Head.export_outputs`.
+          {task: {kind: output}}, with the kinds that `Head.export_outputs` returns.
         """
         first, prefix = self.heads[0], f"{self.heads[0].name}/"
         names = [key.removeprefix(prefix) for key in predictions if key.startswith(prefix)]
@@ -306,7 +309,7 @@ class Alike:
           Targets and weights, float32 [B, T] each; the weight of a missing label is 0.
 
         Raises:
-          InvalidArgumentError: when run, if a label or a weight is out of range.
+          InvalidArgumentError: when the op runs, if a label or a weight is out of range.
         """
         first = self.heads[0]
         label = tf.stack([head.label_of(labels) for head in self.heads], axis=1)
@@ -318,14 +321,15 @@ class Alike:
         return targets, first.weights(labels, present)
 
     def examples(self, logits: types.Tensors, labels: types.Tensors) -> types.LossInputs:
-        """Align logits, targets and weights of all T tasks.
+        """Return logits, targets and weights of all T tasks in matching shapes.
 
         Args:
           logits: {task: [B, 1]}.
           labels: {field: [B]}.
 
         Returns:
-          Logits, targets and weights, [B, T] each. Logits are 0 if the weight of a label is 0.
+          Logits, targets and weights, [B, T] each. The logits of labels of weight 0 are replaced by
+          0.
         """
         targets, weights = self.targets_and_weights(labels)
         return types.LossInputs(
@@ -348,7 +352,8 @@ class Alike:
           labels: {field: [B]}.
 
         Returns:
-          [T], the weighted mean over the labelled rows of each task; 0 for a task without labels.
+          The losses [T]: the weighted mean over the labelled rows of each task; 0 for a task
+          without labels.
         """
         examples = self.examples(logits, labels)
         losses = self.heads[0].losses(examples.logits, examples.targets)

@@ -19,7 +19,7 @@ class Unlabelled(types.Head):
           labels: {label field: [B, ...]}; empty if the data has no label fields.
 
         Returns:
-          B, a float32 scalar; 1 without label fields.
+          The number of rows B, a float32 scalar; 1 if there are no label fields.
         """
         return tf.cast(types.count_rows(labels), tf.float32) if labels else tf.constant(1.0)
 

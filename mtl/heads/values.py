@@ -1,4 +1,4 @@
-"""Label values: find missing values, look up classes, and format values for errors.
+"""Label values: find missing values, look up classes, and format values for error messages.
 
 ids, known = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
 present = values.are_present(labels)                     # bool [...]; -1 is a value
@@ -92,19 +92,19 @@ def _list_items(value: Any) -> list[Any]:
 
 
 def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
-    """Convert values of a setting to the type of a field: 1.0 and True become 1 in int64.
+    """Convert values of a setting to the type of a field; for int64, 1.0 and True become 1.
 
     Args:
-      labels: the field, which sets the type.
+      labels: the field, to whose type the values are converted.
       given: the values to convert.
-      where: the name of the setting, for errors.
-      field: the name of the field, for errors.
+      where: the name of the setting, for error messages.
+      field: the name of the field, for error messages.
 
     Returns:
       The converted values, in the same order.
 
     Raises:
-      UserError: the type of the field cannot hold a value.
+      UserError: the type of the field cannot hold one of the values.
     """
     wholes = [literals.whole(value) for value in given]
     converted = wholes if labels.dtype == tf.int64 else given
@@ -120,7 +120,7 @@ def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
 
     Args:
       labels: [...].
-      choices: one or more values of the type of the labels.
+      choices: one or more values, of the same type as the labels.
 
     Returns:
       bool [...].
@@ -138,7 +138,7 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
     """Check the classes of a head.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       classes: the number of classes, at least 2, or a list of at least 2 different names.
 
     Raises:
@@ -159,10 +159,10 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
 def per_class(
     where: str, numbers: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
-    """Return the number of each class in a setting such as class weights.
+    """Return one number for each class from a setting such as class weights.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       numbers: one number for all classes, a list with a number for each class, or {name: number}
         with 1 for absent names. All numbers must be above 0.
       names: the names of the classes, in the order of their ids.
@@ -171,7 +171,8 @@ def per_class(
       A number for each class, in the order of `names`.
 
     Raises:
-      UserError: a name is unknown, a number is not above 0, or their count is wrong.
+      UserError: a class name is unknown, a number is not above 0, or a list has too few or too many
+        numbers.
     """
     rule = "be a number, a list of numbers or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
@@ -188,10 +189,10 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fail unless all values are numbers. `per_class` checks the count, given the classes.
+    """Fail unless all values are numbers; `per_class` also checks how many there are.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       numbers: one number, a list of numbers, or {name: number}.
 
     Raises:
@@ -222,7 +223,7 @@ def class_ids(
       classes: the label of each class, in the type of `labels`; `range(C)` if labels are ids.
 
     Returns:
-      The ids, int64 [...], and a mask of the labels with a class, bool [...].
+      The class ids, int64 [...], and a mask of the labels that belong to a class, bool [...].
     """
     if isinstance(classes, range):
         return labels, (labels >= 0) & (labels < len(classes))
@@ -243,19 +244,19 @@ def _look_labels_up(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -
 
 
 def class_rule(classes: Sequence[str] | Sequence[int]) -> str:
-    """Return the rule for class labels in errors, from `classes` as in `class_ids`."""
+    """Return the rule for class labels that error messages state; see `class_ids` for `classes`."""
     return f"be in [0, {len(classes)})" if isinstance(classes, range) else one_of(classes)
 
 
 def one_of(choices: Iterable[Any]) -> str:
-    """Return the rule `be one of a, b, c`; long lists are shortened."""
+    """Return the rule `be one of a, b, c` for error messages; long lists are shortened."""
     texts = [show(choice) for choice in choices]
     more = f", ... ({len(texts)} in all)" if len(texts) > _MAX_LISTED else ""
     return f"be one of {', '.join(texts[:_MAX_LISTED])}{more}"
 
 
 def show(value: Any) -> str:
-    """Write one Python value for errors.
+    """Format one Python value for an error message.
 
     Returns:
       A float with up to six digits, and the `repr` of any other value; "nothing" for the int64 that
@@ -274,10 +275,10 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
     Args:
       valid: bool [...].
       labels: the labels, [...].
-      text: the text of the error; the first wrong label follows it.
+      text: the start of the error message; the first wrong label follows it.
 
     Returns:
-      The op; results should depend on it.
+      The op; add it as a control dependency of the results.
     """
     return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
@@ -288,10 +289,11 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
     Args:
       valid: bool [B, T].
       labels: [B, T].
-      texts: the text of the error for each of the T tasks; the first wrong label follows it.
+      texts: the start of the error message for each of the T tasks; the first wrong label follows
+        it.
 
     Returns:
-      The op; results should depend on it.
+      The op; add it as a control dependency of the results.
     """
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])

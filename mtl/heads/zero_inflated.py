@@ -23,15 +23,16 @@ class ZeroInflatedLogNormal(regression.Number):
 
     The amount is above 0 with a probability p, and then has a log-normal distribution:
     `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)` in nats, with `p = sigmoid(a)`, `mu = b`
-    and `s = f + softplus(c)` for logits (a, b, c) and the floor f. X. Wang, T. Liu and J. Miao, "A
-    Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. In the
-    paper, s has no floor, and the likelihood of equal amounts grows without bound.
+    and `s = f + softplus(c)` for logits (a, b, c) and the floor f. The model is from Wang, Liu and
+    Miao, "A Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019,
+    arXiv:1912.07753. In the paper, s has no floor, so the likelihood could grow without bound if
+    amounts are equal.
 
     Predicts `value`, the mean `p exp(mu + s^2 / 2)`; `positive_probability`, p; `log_mean`, mu; and
     `log_scale`, s; [B] each. The metric `positive_auc` is the AUC of p for amounts above 0.
 
     Attributes:
-      min_scale: f, the smallest standard deviation of log amounts, above 0.
+      min_scale: the smallest standard deviation f of the logarithm of an amount, above 0.
       prior: the share of rows with an amount above 0, between 0 and 1, that the initial bias
         predicts.
       prior_value: the typical positive amount, above 0, that the initial bias predicts.
@@ -54,16 +55,16 @@ class ZeroInflatedLogNormal(regression.Number):
         return [base.logit(self.prior), math.log(self.prior_value), math.log(math.expm1(scale))]
 
     def in_range(self, value: Any) -> Any:
-        """Return True if the amount is at least 0."""
+        """Return True if the label is at least 0."""
         return value >= 0
 
     def rule(self, dtype: Any) -> str:
-        """Return the rule for errors: a label is an amount."""
+        """Return the rule that error messages state: a label must be an amount."""
         del dtype
         return "be a finite amount of at least 0"
 
     def _split(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the logit of an amount above 0, mu and s: [B, 3] -> [B] each."""
+        """Return the logit of "the amount is above 0", mu and s: [B, 3] -> [B] each."""
         positive, mean, scale = tf.unstack(logits, axis=-1)
         return positive, mean, self.min_scale + tf.math.softplus(scale)
 
@@ -74,14 +75,14 @@ class ZeroInflatedLogNormal(regression.Number):
           logits: [B, 3].
 
         Returns:
-          [B], in the unit of the label, at most exp(80).
+          The mean amounts, [B], in the unit of the label, at most exp(80).
         """
         positive, mean, scale = self._split(logits)
         log_value = mean + 0.5 * scale**2 - tf.math.softplus(-positive)
         return tf.exp(tf.minimum(log_value, _MAX_LOG))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the predictions of the class docstring, float32 [B] each, from logits [B, 3]."""
+        """Return the predictions that the class docstring lists, [B] each, from logits [B, 3]."""
         positive, mean, scale = self._split(logits)
         return {
             "value": self.value(logits),
@@ -124,8 +125,8 @@ class ZeroInflatedLogNormal(regression.Number):
         """Compute the metrics.
 
         Returns:
-          The metrics of `Number`; `positive_auc`, NaN unless the rows have amounts of 0 and above
-          0; and `positive_auc_error_bound`.
+          The metrics of `regression.Number`; `positive_auc`, which is NaN unless some amounts are 0
+          and some are above 0; and `positive_auc_error_bound`.
         """
         area, bound = ranking.compute_auc(sums["scores"])
         positive_areas = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}

@@ -19,17 +19,20 @@ _NORMALIZATIONS = ("none", "softmax")
 class TargetAttention(types.HistoryEncoder):
     """The target attention of DIN: a weighted sum of events, with weights from an MLP.
 
-    The output is `sum_t w(e[t], q) e[t]`, [B, D], with w from an MLP of e, q, q - e and q * e. G.
-    Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
-    arXiv:1706.06978. As in the paper, weights are not normalised, so the output grows with the
-    number of relevant events. A dense layer projects a target q of another width to D. The output
-    for a row without events is 0.
+    The output is `sum_t w(e[t], q) e[t]`, [B, D], for the events e[t] of a row and its target q. An
+    MLP computes the weight w from e, q, q - e and q * e. The encoder is from Zhou et al., "Deep
+    Interest Network for Click-Through Rate Prediction", KDD 2018, arXiv:1706.06978. As in the
+    paper, the weights of events are not normalised, so the output grows with the number of relevant
+    events. If the target has another width than an event, a dense layer projects it to the width D.
+    The output for a row without events is 0.
 
     Attributes:
-      layers: the number of hidden units of each layer of the MLP, in `hidden_<i>`. The last layer
-        is `weight`.
-      activation: a name in `layers.ACTIVATIONS`, for hidden layers; the authors' code uses sigmoid.
-      normalization: "none", or "softmax" over the events of a row.
+      layers: the number of units of each hidden layer of the MLP. The variables of hidden layer i
+        are in `hidden_<i>`, and those of the output layer in `weight`.
+      activation: the activation of the hidden layers, a name in `layers.ACTIVATIONS`; the code of
+        the paper's authors uses sigmoid.
+      normalization: how the weights of the events of a row are normalised: "none", or "softmax"
+        over these events.
     """
 
     layers: Annotated[Sequence[checks.Count], checks.Filled("hold a layer")] = (64, 32)
@@ -40,7 +43,7 @@ class TargetAttention(types.HistoryEncoder):
     weighs_events = True
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Weigh events, [B, (L), D] and [B, T] -> [B, D]."""
+        """Return the weighted sum of the events of each row: [B, (L), D], [B, T] -> [B, D]."""
         values, rows = events.flat_values, events.value_rowids()
         weights = self._weigh_events(values, rows, padded.fit_target(events, target))
         if self.normalization == "softmax":
@@ -54,10 +57,11 @@ class TargetAttention(types.HistoryEncoder):
         return padded.sum_rows(weights * values, events)
 
     def _weigh_events(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Compute weights [N, 1] of events [N, D], given their rows [N] and targets [B, D].
+        """Compute weights [N, 1] of events [N, D], given the row index of each and targets [B, D].
 
-        The first layer, on [e, q, q - e, q * e], is split into three matrix products, so the
-        product with q is computed once for each row, not for each event.
+        The first layer of the MLP, whose input is [e, q, q - e, q * e], is split into three matrix
+        products, so the product with the target q is computed once for each row, not once for each
+        event.
         """
         activation = layers.ACTIVATIONS[self.activation]
         size, units = values.shape[1], self.layers[0]
@@ -80,18 +84,19 @@ class TargetAttention(types.HistoryEncoder):
 class HashedAttention(types.HistoryEncoder):
     """The hashed attention of SDIM: averages events with the same hashes as the target.
 
-    Y. Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR
-    Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random projections. For
-    each group of `width` hashes, the events with the same hashes as the target are summed, and the
-    sum is scaled to length 1; the output is the mean over groups, [B, D]. A long history takes a
-    matrix product with `num_hashes` columns, but no MLP. Hashes have no gradients, so the target
-    gets no gradient; events get gradients from their sums.
+    This encoder is from Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors
+    for CTR Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random
+    projections. For each group of `width` hashes, the events with the same hashes as the target are
+    summed, and the sum is scaled to length 1; the output is the mean over groups, [B, D]. So the
+    attention to a long history costs a matrix product with `num_hashes` columns, but no MLP. Hashes
+    have no gradients, so the target gets no gradient; the events get gradients through their sums.
 
-    The target must be as wide as an event. The output for a row without events is 0.
+    The target must have as many numbers as an event. The output for a row without events is 0.
 
     Attributes:
       num_hashes: the number of hashes, a multiple of `width`.
-      width: the number of hashes in a group. With a larger width, fewer events match the target.
+      width: the number of hashes in a group. The larger a group is, the fewer events have the same
+        hashes as the target.
       seed: the seed of the random projections.
     """
 
@@ -108,7 +113,7 @@ class HashedAttention(types.HistoryEncoder):
         checks.require(fits, "HashedAttention.num_hashes", rule, self.num_hashes)
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Average events with the hashes of the target, [B, (L), D] and [B, D] -> [B, D]."""
+        """Average the events that share hashes with the target: [B, (L), D], [B, D] -> [B, D]."""
         values, is_event = padded.pad_events(events)
         size, width = values.shape[2], None if target is None else target.shape[1]
         rule = f"be as wide as an event, {size}, for HashedAttention"
@@ -126,7 +131,7 @@ class HashedAttention(types.HistoryEncoder):
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
 
     def _hash_groups(self, values: tf.Tensor, projections: tf.Tensor) -> tf.Tensor:
-        """Hash vectors for each group of hashes, [..., D] -> int64 [..., groups]."""
+        """Hash each vector to a number for each group of hashes, [..., D] -> [..., groups]."""
         signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
         shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)
         # Combine the signs of a group as bits of a number, to compare all signs at once.

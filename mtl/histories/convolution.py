@@ -14,14 +14,14 @@ from mtl.histories import padded
 class Convolution(types.HistoryEncoder):
     """Convolutions over the sequence of events, with max-pooling: [B, (L), D] -> [B, H].
 
-    Y. Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014,
-    arXiv:1408.5882. Unlike in the paper, zeros pad both ends of the sequence, so even a history
-    that is shorter than a kernel has an output. The output for a row without events is 0.
+    The encoder is from Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP
+    2014, arXiv:1408.5882. Unlike in the paper, zeros pad both ends of the sequence, so even a
+    history that is shorter than a kernel has an output. The output for a row without events is 0.
 
     Attributes:
       filters: the number of filters of each kernel size.
-      sizes: the kernel sizes, in events; H is `filters` times the number of sizes. The kernel of
-        size s is in `size_<s>`.
+      sizes: the kernel sizes, each a number of adjacent events. The output width H is `filters`
+        times the number of sizes. The variables of the kernel of size s are in `size_<s>`.
     """
 
     filters: checks.Count = 32

@@ -17,8 +17,9 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
       events: [B, (L), D].
 
     Returns:
-      The events [B, L, D], and a mask of the events, bool [B, L]. L is the largest number of events
-      in a row of the batch, but at least 1, because some operations fail on an empty axis.
+      The padded events [B, L, D], and a mask bool [B, L], which is False for padding. L is the
+      largest number of events in a row of the batch, but at least 1, because some operations fail
+      on an empty axis.
     """
     size = events.flat_values.shape[1]
     width = tf.maximum(events.bounding_shape(axis=1), 1)
@@ -28,7 +29,7 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
-    """Return the target in the width of an event; a dense layer `target` projects other widths.
+    """Return the target with the width of an event; a dense layer `target` projects other widths.
 
     Args:
       events: [B, (L), D].
@@ -45,10 +46,10 @@ def sum_rows(values: tf.Tensor, events: tf.RaggedTensor) -> tf.Tensor:
     """Sum the values of each row's events.
 
     Args:
-      values: a value for each event, [N, D].
-      events: the N events, [B, (L), D].
+      values: a vector for each of the N events, [N, D].
+      events: the N events of all rows, [B, (L), D].
 
     Returns:
-      [B, D]; 0 for a row without events.
+      The sums, [B, D]; 0 for a row without events.
     """
     return tf.math.unsorted_segment_sum(values, events.value_rowids(), events.nrows())

@@ -14,19 +14,20 @@ _NEXT_EVENT = "_next_event"
 class GRU(types.HistoryEncoder):
     """A gated recurrent unit: the state after the last event, [B, (L), D] -> [B, units].
 
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate is applied before the matrix
-    product. The state of a row without events is 0. Events are processed in sequence, so the time
-    of a step grows with the length of histories.
+    The unit is from Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for
+    Statistical Machine Translation", EMNLP 2014, arXiv:1406.1078. As in the paper, the reset gate
+    is applied to the state before the matrix product. The output for a row without events is 0.
+    Events are processed in sequence, so the time of a training step grows with the length of
+    histories.
 
     Attributes:
-      units: the length of the state.
+      units: the length of the state vector.
     """
 
     units: checks.Count = 32
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Run the unit, [B, (L), D] -> [B, units]."""
+        """Run the GRU over the events of each row, [B, (L), D] -> [B, units]."""
         del target
         return _run_gru(*padded.pad_events(events), self.units)[0]
 
@@ -35,19 +36,22 @@ class GRU(types.HistoryEncoder):
 class InterestEvolution(types.HistoryEncoder):
     """The interest evolution of DIEN: a GRU over events, and a GRU with attention over its states.
 
-    G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
-    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first GRU and the target e.
-    The second GRU (AUGRU) multiplies its update gate by a[t]. The output for a row without events
-    is 0.
+    The encoder is from Zhou et al., "Deep Interest Evolution Network for Click-Through Rate
+    Prediction", AAAI 2019, arXiv:1809.03672. For the states s[t] of the first GRU and the target e,
+    the attention weights a[t] are the softmax of `s[t] W e` over the events t. The second GRU
+    (AUGRU) multiplies its update gate by a[t]. The output for a row without events is 0.
 
-    The auxiliary loss `<history>_next_event` trains states to distinguish the next event from a
-    random event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events
-    of a row except the first. e' is drawn from all events of a slice of the batch. In the paper, e'
-    is an item that was not clicked, and the authors' code has a network instead of V.
+    The auxiliary loss `<history>_next_event` trains the states of the first GRU to distinguish the
+    next event from a random event e'. The loss is the mean of
+    `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a row except the first.
+    The random event e' is drawn from all events of a slice of the batch (`Run.micro_batches`). In
+    the paper, the random event is an item that was not clicked, and the code of the authors has a
+    network instead of the matrix V.
 
     Attributes:
-      units: the length of the states of both GRUs. Variables are in `extraction` and `evolution`, W
-        in `attention`, and V in `next_event`.
+      units: the length of the states of both GRUs. The variables of the first GRU are in
+        `extraction`, those of the second in `evolution`, the matrix W in `attention`, and the
+        matrix V in `next_event`.
       next_event_weight: the weight of the auxiliary loss, at least 0; 0 omits the loss. The paper
         uses 1.
     """
@@ -60,12 +64,12 @@ class InterestEvolution(types.HistoryEncoder):
     are_emitted_rows_apart = False  # Random events come from other rows.
 
     def name_losses(self, history: str) -> dict[str, float]:
-        """Return {auxiliary loss: weight} of a history; empty if the weight is 0."""
+        """Return {name of the auxiliary loss: weight} for a history; empty if the weight is 0."""
         weight = self.next_event_weight
         return {f"{history}{_NEXT_EVENT}": weight} if weight else {}
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Run both GRUs, [B, (L), D] and [B, T] -> [B, units]."""
+        """Run both GRUs on events [B, (L), D] and targets [B, T]: -> [B, units]."""
         values, is_event = padded.pad_events(events)
         with tf1.variable_scope("extraction"):
             states = _run_gru(values, is_event, self.units)[1]
@@ -91,7 +95,7 @@ def _tell_next_events(
     """Compute the next-event loss of each row, [B]; 0 for a row with less than two events.
 
     Args:
-      states: the state after each event, [B, L, units].
+      states: the state of the first GRU after each event, [B, L, units].
       values: the events, [B, L, D].
       is_event: [B, L].
       pool: all events, [N, D]; random events are drawn from them.
@@ -115,13 +119,13 @@ def _tell_next_events(
 def _run_gru(
     values: tf.Tensor, is_event: tf.Tensor, units: int, attention: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the last state [B, units], and all states [B, L, units].
+    """Run a GRU; return the last state [B, units], and all states [B, L, units].
 
     Args:
       values: the events, [B, L, D].
-      is_event: [B, L]; padding does not change the state.
-      units: the length of the state.
-      attention: the factor of each update of the state, [B, L]; None means 1.
+      is_event: a mask of the events, bool [B, L]; padding does not change the state.
+      units: the length of the state vector.
+      attention: the factor of the update gate at each event, [B, L]; None means a factor of 1.
     """
     # [L, B, 3 units], as `tf.scan` iterates over the first axis.
     steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])

@@ -14,23 +14,23 @@ from mtl.step import outlets
 class Transformer(types.HistoryEncoder):
     """A transformer over the events of a row: [B, (L), D] -> [B, H].
 
-    Each event is projected to a token z of width H = `dimension`. A block is
-    `z = z + attention(norm(z))`, `z = z + feed_forward(norm(z))`. The output is the mean of norm(z)
-    over all events, and 0 for a row without events.
+    Each event is projected to a token z of width H = `dimension`. A block computes
+    `z = z + attention(norm(z))` and then `z = z + feed_forward(norm(z))`. The output is the mean of
+    norm(z) over all events, and 0 for a row without events.
 
     With `joins_target`, the target is the last token, and the output is the last state of this
-    token, similar to BST: Q. Chen et al., "Behavior Sequence Transformer for E-commerce
-    Recommendation in Alibaba", 2019, arXiv:1905.06874. In the paper, the output has all tokens, and
-    norms follow each block. The order of events has an effect only with `History.place_dimension`
-    or with the times of events.
+    token, similar to BST: Chen et al., "Behavior Sequence Transformer for E-commerce Recommendation
+    in Alibaba", 2019, arXiv:1905.06874. In the paper, the output has the states of all tokens, and
+    layer norms follow the attention and feed-forward layers instead of preceding them. The order of
+    events has an effect only if `History.place_dimension` or `History.times` is set.
 
     Attributes:
       dimension: the length of a token, a multiple of `num_heads`.
-      num_blocks: the number of blocks, at least 1; variables in `block_<i>`.
+      num_blocks: the number of blocks, at least 1; the variables of block i are in `block_<i>`.
       num_heads: the number of attention heads.
       feed_forward_factor: the number of hidden units of the feed-forward layer, divided by
         `dimension`.
-      joins_target: True adds the target as a token.
+      joins_target: True adds the target as a token after the events.
     """
 
     dimension: checks.Count = 32
@@ -46,12 +46,12 @@ class Transformer(types.HistoryEncoder):
 
     @property
     def needs_target(self) -> bool:
-        """True if the target is a token."""
+        """True if the target is one of the tokens."""
         return self.joins_target
 
     @property
     def weighs_events(self) -> bool:
-        """True if the target is a token, whose attention weighs events."""
+        """True if the target is one of the tokens; its attention then weighs the events."""
         return self.joins_target
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
@@ -82,7 +82,7 @@ class Transformer(types.HistoryEncoder):
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
     def _attend_among(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Apply self-attention to tokens [B, L, dimension]; return outputs and weights."""
+        """Apply self-attention to tokens [B, L, H]; return outputs and attention weights."""
         projections = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)

@@ -28,7 +28,7 @@ class Weighting(types.Weighting):
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses to a vector without gradients.
+    """Stack the losses to a vector that gradients treat as a constant.
 
     Args:
       losses: {task: scalar}.
@@ -40,10 +40,10 @@ def stack_losses(losses: types.Tensors) -> tf.Tensor:
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """Stack losses that must be at least 0 to a vector without gradients.
+    """Stack losses, which must be at least 0, to a vector that gradients treat as a constant.
 
     Args:
-      where: the class name of the weighting, for the error.
+      where: the class name of the weighting, for the error message.
       losses: {task: scalar}.
 
     Returns:
@@ -116,14 +116,15 @@ def take_logarithms(losses: types.Tensors) -> types.Tensors:
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Compute a softmax over the tasks that take part.
+    """Compute the softmax of logits over some of the tasks.
 
     Args:
       logits: float64 [T].
-      among: bool [T], True for the tasks that take part.
+      among: bool [T], True for the tasks over which the softmax is taken.
 
     Returns:
-      float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task takes part.
+      float64 [T] with sum 1; 0 for tasks that are False in `among`, and 0 for all tasks if `among`
+      is False everywhere.
     """
     # If no task took part, -inf minus -inf would be NaN. So the lowest finite number replaces -inf.
     logits = tf.where(among, logits, logits.dtype.min)
@@ -135,7 +136,7 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
     """Return the values of a setting {task: value} in the order of the losses.
 
     Args:
-      where: the name of the setting, for the error.
+      where: the name of the setting, for the error message.
       setting: {task: value}, for every task.
       losses: {task: scalar}; the keys give the order.
 

@@ -45,7 +45,8 @@ def find_losses(parts: Any) -> list[Emitted]:
       parts: a part, or parts in lists and maps.
 
     Returns:
-      One loss for each declared name. Parts that declare the same name share the loss, a sum.
+      One loss for each declared name. Parts that declare the same name share one loss, which is a
+      sum.
 
     Raises:
       UserError: two parts declare different weights for the same name.

@@ -426,7 +426,7 @@ class BatchGradients:
         """Return a function that builds inner products of gradients in a rarely run branch.
 
         Args:
-          where: the class with the setting `every_steps`, for errors.
+          where: the class with the setting `every_steps`, for error messages.
           every_steps: the number of steps from one run of the branch to the next; 1 if the returned
             function is called outside of a branch.
           compared: the indices of the variables whose gradients are compared.

@@ -46,7 +46,7 @@ def check_groups(where: str, rates: Rates) -> None:
     """Check the factors of parameter groups.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       rates: {pattern: factor, or schedule of factors}.
 
     Raises:
@@ -66,7 +66,7 @@ def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "Lazy
     """Check that an optimizer has a learning rate, and can be called with one.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       optimizer: the value of the setting.
       example: the name of an optimizer in `mtl.optimization.optimizers`, which the error suggests.
 
@@ -80,7 +80,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
     """Check the optimizers of parameter groups.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       optimizers: {pattern: optimizer}.
 
     Raises:

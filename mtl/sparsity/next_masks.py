@@ -26,7 +26,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
     """Return the dense gradient of a variable, from which scores are computed; None for a table.
 
     Args:
-      name: the name of the variable, for errors.
+      name: the name of the variable, for error messages.
       cut: the pruned variable.
       gradient: the gradient of the variable; None if no loss depends on it.
 

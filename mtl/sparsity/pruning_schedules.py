@@ -62,7 +62,7 @@ class Cubic:
 
 @checks.dataclass
 class OneShot:
-    """Reaches the final sparsity in a single step; step 0 prunes before any update.
+    """Reaches the final sparsity in one step; at step 0, weights are chosen before any update.
 
     Attributes:
       step: the global step of the pruning.

@@ -51,7 +51,8 @@ class Activations(types.Activations):
         Args:
           inputs: {column: [B, ...]}, encoded columns.
           draw: a number that selects the random draws of the second pass, such as dropout.
-            Different numbers give different draws, and 0 repeats the draws of the first pass.
+            Different values of `draw` give different draws, and 0 repeats the draws of the first
+            pass.
           replace: a function from a trainable variable to a value of the same shape, which the
             network reads in place of the variable; None reads the variables.
 

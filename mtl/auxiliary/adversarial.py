@@ -26,7 +26,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     """The loss of the heads at `x + r`, where r maximises this loss within a ball around x.
 
     Gradient ascent finds r by steps `r <- P(r + a g / |g|)`, or `r <- P(r + a sign(g))` for the
-    norm "max". Here a is the step size, g the gradient of a row's loss by its inputs, and P the
+    norm "max", where a is the step size, g the gradient of a row's loss by its inputs, and P the
     projection on `|r| <= epsilon`. Gradients of the training step do not go through the
     perturbation r.
 

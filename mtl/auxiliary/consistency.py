@@ -153,7 +153,7 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     Attributes:
       threshold: the least probability of the predicted class, in [0, 1).
       noise: the standard deviation of the noise on the inputs of the second pass, at least 0. With
-        0, the loss needs only one pass.
+        a noise of 0, the loss needs only one forward pass.
     """
 
     name: str = "pseudo_labels"

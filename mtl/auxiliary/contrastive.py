@@ -22,7 +22,7 @@ from mtl.networks import trunk
 class Contrastive(representation.OfCorruption):
     """Makes two views of a row more similar than views of different rows.
 
-    The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`. Here j is the other
+    The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`, where j is the other
     view of the same row, k stands for all other views of all rows, and s is the cosine of projected
     vectors. The loss of a row is the mean of the losses of its two views. The loss needs no labels.
     T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (SimCLR,
@@ -89,18 +89,17 @@ class SupervisedContrastive(representation.OfRepresentation):
     """Makes rows of the same class more similar than rows of different classes.
 
     The loss of row i is `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i,
-    a) / t))`. Here s is the cosine of projected vectors, P(i) the other rows of the same class, and
-    a stands for all other labelled rows. The loss is 0 for a row without another row of its class.
-    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
-    view of each row instead of two.
+    a) / t))`, where s is the cosine of projected vectors, P(i) are the other rows of the same
+    class, and a stands for all other labelled rows. The loss is 0 for a row without another row of
+    its class. P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out),
+    with one view of each row instead of two.
 
     A row is compared only with rows of the same micro-batch and replica. Therefore,
     `Run.micro_batches` and the number of replicas influence the loss.
 
     Attributes:
       head: the task whose label is the class, with a head `Binary`, `MultiClass` or `Ordinal`. Rows
-        without a label of this task are left out, and the other rows have their weights in this
-        task.
+        without a label of this task are left out, and the other rows are weighted as in this task.
       layers: the units of the layers that project the representation, with ReLU between the
         layers; [] for no layers.
       temperature: the temperature t, by which the cosines are divided, above 0.

@@ -155,7 +155,7 @@ class FeatureDistillation(_OfTeacher):
 
     Attributes:
       tensor: the name of an op in the teacher's graph, with the output t [B, D].
-      task: the task whose tower is h; by default the first task.
+      task: the task whose tower h is compared; by default the first task.
     """
 
     name: str = "feature_distillation"
@@ -246,7 +246,7 @@ class Teacher:
           name: the name of an op whose first output is float32 [B, D], with a static D.
 
         Raises:
-          UserError: the graph has no such op.
+          UserError: the teacher's graph has no op with this name and such an output.
         """
         shapes = {
             op.name: op.outputs[0].shape

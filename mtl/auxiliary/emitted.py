@@ -27,7 +27,7 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return True if an evaluation can compute an auxiliary loss.
+    """Return True if an auxiliary loss can be computed in evaluation mode.
 
     Args:
       part: the auxiliary loss, which must not need random draws.

@@ -30,7 +30,7 @@ class InversePropensity(base.Base):
     loss is the sum of this loss, the loss of the click, and the loss of click and conversion
     together.
 
-    Rows have their weights in the task `propensity`. With `normalizes`, the sum over the rows of a
+    The rows are weighted as in the task `propensity`. With `normalizes`, the sum over the rows of a
     micro-batch is divided by the sum of `o_i / p_i` and not by the number of rows.
 
     Attributes:
@@ -51,7 +51,7 @@ class InversePropensity(base.Base):
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The names of the tasks that this loss trains; their heads may have `has_loss = False`."""
+        """The tasks that can learn from this loss alone, if `has_loss` of their heads is False."""
         return (self.task,)
 
     @property
@@ -60,7 +60,7 @@ class InversePropensity(base.Base):
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that both tasks have binary heads, and that `propensity` predicts the space.
+        """Check that both tasks have binary heads, and that `propensity` predicts `within`.
 
         Raises:
           UserError: a task is unknown or has another head, both tasks are the same, `task` has no

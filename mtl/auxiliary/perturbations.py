@@ -1,7 +1,8 @@
 """Perturbations of encoded columns: their norms, bounds, random draws and gradient ascent.
 
-A perturbation is {column: [B, ...]}. The perturbation of a row has a single norm, over all
-perturbed columns. The random numbers of a row do not depend on micro-batches and replicas.
+A perturbation is a map {column: change of its values, [B, ...]}. The perturbation of a row has a
+single norm, over all perturbed columns. The random numbers of a row do not depend on micro-batches
+and replicas.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Space:
           size: the norm of each row's scaled direction, a scalar that is at least 0.
 
         Returns:
-          `size d / |d|`, or `size sign(d)` for the norm "max"; 0 for a row with d = 0.
+          The scaled directions `size d / |d|`, or `size sign(d)` for the norm "max"; 0 for a row
+          with d = 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}
@@ -111,8 +113,8 @@ class Space:
           inputs: {column: [B, ...]}, the inputs of the forward pass that computes the loss.
 
         Returns:
-          {column: gradient [B, ...]}, a constant for gradients; 0 if the column does not affect the
-          loss.
+          {column: gradient [B, ...]}, which further gradients treat as a constant; 0 if the column
+          does not affect the loss.
         """
         sources = [inputs[name] for name in self.columns]
         # With `stop_gradient`, the perturbation is a constant, so TensorFlow computes no second
@@ -131,7 +133,7 @@ class Space:
           size: the limit of the absolute values, in the unit of the columns.
 
         Returns:
-          {column: [B, ...]}, in [-size, size).
+          {column: uniform values in [-size, size), [B, ...]}.
         """
         uniform = self._draw(name)
         return {column: size * (2 * values - 1) for column, values in uniform.items()}

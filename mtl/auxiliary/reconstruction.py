@@ -26,8 +26,8 @@ class Reconstruction(representation.OfCorruption):
     of the second pass, so that embeddings learn to predict other columns. J. Yoon, Y. Zhang, J.
     Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without the paper's loss that predicts which
     columns are replaced. With the replacement "zero", the loss trains a denoising autoencoder
-    (Vincent et al., ICML 2008). The rows whose columns replace others come from the same
-    micro-batch and replica.
+    (Vincent et al., ICML 2008). The columns of other rows come from rows of the same micro-batch
+    and replica.
 
     Attributes:
       share: the share of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an

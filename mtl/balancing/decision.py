@@ -55,7 +55,8 @@ def _find_taking_part(
     """Find the tasks whose gradients a method gets in this step, [T] bool.
 
     If a method takes inner products between gradients of different samples, the product of a task
-    with itself may be negative. For such a method, a task is present if its loss is not 0.
+    with itself may be negative. For a method that compares samples, a task is present if its loss
+    is not 0.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -71,7 +72,7 @@ def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Vari
       num_tasks: T, the number of all tasks, including tasks that are absent from a batch.
 
     Returns:
-      {name: a variable [T] or [T, T]}.
+      {name of a state: its variable, [T] or [T, T]}.
     """
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}

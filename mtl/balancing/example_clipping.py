@@ -1,4 +1,4 @@
-"""Clips the gradient of every example before the mean over the batch.
+"""Clips the gradient of every example before the gradients are averaged over the batch.
 
 model.MultiTaskModel.surgery = @example_clipping.ExampleClipping()
 example_clipping.ExampleClipping.max_norm = 1.0
@@ -27,7 +27,7 @@ Gradients = list[types.Gradient]
 class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, with g_i the gradient of example i of B.
 
-    A single example, for example with a wrong label, adds at most `max_norm / B` to the norm of the
+    A single example, such as one with a wrong label, adds at most `max_norm / B` to the norm of the
     gradient. With noise, a step is as in Abadi et al., "Deep Learning with Differential Privacy",
     2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the
     code computes no privacy budget. The loss of an example is the sum of its tasks' weighted
@@ -38,8 +38,8 @@ class ExampleClipping(types.Surgery):
     arXiv:2210.00038). The single backward pass is possible if `mtl.example_gradients` has a rule
     for all uses of the variables. Without such a rule, and in 16-bit numbers, each example takes a
     separate backward pass, and the log has a warning. Batch norm in training also leads to a
-    separate pass for each example. In these passes, batch norm normalises each example alone, so
-    freeze it or remove it.
+    separate pass for each example. In a pass of a single example, batch norm normalises this
+    example alone, so freeze batch norm or remove it.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the unit of the scalar

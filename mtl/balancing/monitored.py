@@ -34,7 +34,8 @@ class Monitored(types.Surgery):
     Attributes:
       surgery: the surgery that combines the gradients of the tasks.
       every_steps: values are shown at global steps that are multiples of this number. The default
-        is 100, like `Run.summary_steps`, because a run writes no values in between.
+        is 100, like `Run.summary_steps`, because a run writes values for TensorBoard only at these
+        steps.
       on: the tensors by which gradients are taken: "parameters", all variables that tasks share; or
         "representation", the output of the network that tasks share, which is cheaper because
         backward passes stop there. None (default) takes the representation if the network has one

@@ -108,8 +108,8 @@ class _Rule(NamedTuple):
     """A rule that builds one stacked op from equal ops of several tasks.
 
     Attributes:
-      build: a function from one task's output of the op and the inputs of the stacked op to the
-        stacked output [S, ...]. An input that differs by task is a stack [S, ...].
+      build: a function that builds the stacked output [S, ...] from the output of one task's op and
+        the inputs of the stacked op. An input that differs by task is a stack [S, ...].
       place: the index of the only input of the op that may differ by task; None if every input may
         differ.
       suits: a function that returns True if the rule applies to an op.
@@ -231,7 +231,7 @@ def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return one tensor of each task to stack, and the index of these inputs of the gradients.
+    """Return a tensor of each task to stack, and its index among the inputs of the gradient.
 
     The gradient of a weight matrix is a product of the layer's inputs, which all tasks share, and a
     task's incoming gradient. For a weight matrix, only the incoming gradients are stacked, so that

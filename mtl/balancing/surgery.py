@@ -84,7 +84,7 @@ class Combine(types.Surgery):
         gradient through the shared trunk (Sener and Koltun, 2018, arXiv:1810.04650).
         "representation" is cheaper, but only approximates the combined gradients of "parameters".
       scopes: patterns of the shared variables whose gradients are compared, such as the variables
-        of the last shared layer. The weights from this comparison apply to all shared variables.
+        of the last shared layer. The decided weights apply to all shared variables.
       every_steps: new weights are decided at global steps that are multiples of this number. A step
         without a decision uses the last weights, and takes a single backward pass. With 1, every
         step decides.
@@ -92,10 +92,10 @@ class Combine(types.Surgery):
         (1 - average) new`, with w = 1 before the first step. 0 takes only the new weights. S. Zhou
         et al., "On the Convergence of Stochastic Multi-Objective Gradient Manipulation and Beyond"
         (CR-MOGM), NeurIPS 2022.
-      per_replica: False decides from the gradients of the whole batch, so replicas exchange the
-        gradients of T tasks. True decides on each replica from its part of the batch. With True,
-        replicas exchange only combined gradients, which is cheaper, but the combined gradients
-        differ from those of the whole batch.
+      per_replica: with False, weights are decided from the gradients of the whole batch, so
+        replicas exchange the gradients of T tasks. With True, each replica decides weights from its
+        own part of the batch. With `per_replica = True`, replicas exchange only combined gradients,
+        which is cheaper, but the combined gradients differ from those of the whole batch.
     """
 
     method: Annotated[
@@ -134,12 +134,12 @@ class Combine(types.Surgery):
 
     @property
     def _weighing_method(self) -> method_lib.Method:
-        """The method, for code that runs only if the method decides weights of whole gradients."""
+        """The setting `method`, for code that runs only if it decides weights of gradients."""
         return cast(method_lib.Method, self.method)
 
     @property
     def _choosing_method(self) -> method_lib.CoordinateMethod:
-        """The method, for code that runs only with a method that combines single coordinates."""
+        """The setting `method`, for code that runs only if it is a `CoordinateMethod`."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
@@ -246,7 +246,7 @@ class Combine(types.Surgery):
     def _track_gradients(
         self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of averaged gradients, their inner products, and those for the method."""
+        """Return leaves of averages, their inner products, and the products for the method."""
         names = [patterns.variable_name(tasks.variables[n]) for n in indices]
         leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:

@@ -91,7 +91,7 @@ class Leaf:
 
         Args:
           values: a tensor [...] in the shape of one task's gradient; for a table, a tensor [U, ...]
-            of one row for each of the `ids`.
+            with one row for each of the `ids`.
         """
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
@@ -116,8 +116,8 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
 def _find_origin(indices: tf.Tensor) -> str | tuple:
     """Return a key that is equal for two tensors of indices if their flattened values are equal.
 
-    Most tasks share one lookup in a table; by the equal keys, its unique ids are computed only
-    once.
+    Tasks that share a lookup in a table have equal keys, so the unique ids of the lookup are
+    computed only once.
     """
     if indices.op.type in ("Reshape", "Identity"):
         return _find_origin(indices.op.inputs[0])
@@ -400,7 +400,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return the gradients of N variables: combined, or of the weighted losses.
+        """Return the combined gradients, and for other variables those of weighted losses.
 
         Args:
           tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.

@@ -4,7 +4,8 @@
     update.Update.optimizers = {"^features/": @optimizers.RowWiseAdagrad()}
     optimizers.RowWiseAdagrad.learning_rate = 0.05
 
-The optimizer is a subclass of TensorFlow's Adagrad, which applies the dense gradients.
+The optimizer is a subclass of TensorFlow's Adagrad, and applies dense gradients as its base class
+does.
 """
 
 from __future__ import annotations

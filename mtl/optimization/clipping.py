@@ -5,9 +5,10 @@ update.Update.clipping = @clipping.GlobalNorm()
 clipping.GlobalNorm.max_norm = 5.0
 
 Gradients are clipped after they are summed over micro-batches and replicas. In the norm of a
-gradient, each looked-up row of an embedding table counts once. The norm of a finite gradient is
-finite: at most the largest float32. Clipping does not remove NaN and infinite entries, and does not
-spread them to other entries: see `Update.if_not_finite`. An infinite bound clips nothing.
+gradient, each looked-up row of an embedding table counts once. The norm of a finite gradient never
+becomes infinite, because it is limited to the largest float32. Clipping does not remove NaN and
+infinite entries, and does not spread them to other entries: see `Update.if_not_finite`. An infinite
+bound clips nothing.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Build an op that fails with the global step and the first of some names in its message.
+    """Build an op that fails, with the global step and the names of bad tensors in its message.
 
     Args:
       step: the global step as text, a string scalar.

@@ -67,7 +67,7 @@ def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "Lazy
 
     Args:
       where: the name of the setting, for error messages.
-      optimizer: the value of the setting.
+      optimizer: the value of the setting, which should be an optimizer.
       example: the name of an optimizer in `mtl.optimization.optimizers`, which the error suggests.
 
     Raises:
@@ -228,7 +228,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _set_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
-    """Set the attribute `tables` of an optimizer whose state is smaller than a table."""
+    """Set `tables` of an optimizer with a smaller state for tables to the tables' names."""
     sparse = [variable for gradient, variable in pairs if isinstance(gradient, tf.IndexedSlices)]
     if not sparse:
         return

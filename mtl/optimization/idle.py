@@ -83,7 +83,7 @@ def _list_rates(part: update.Update) -> dict[str, Any]:
 
 
 def _list_rates_of(part: update.Update, name: str) -> list[str]:
-    """Return the settings of `_list_rates` that influence the variable with a name."""
+    """Return those settings of `_list_rates` that determine the learning rate of a variable."""
     pattern = next((p for p in part.optimizers if patterns.matches(p, name)), None)
     settings = ["Update.optimizer" if pattern is None else f"Update.optimizers[{pattern!r}]"]
     settings += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]

@@ -81,8 +81,8 @@ class Adagrad(_Optimizer):
 
     Attributes:
       learning_rate: the learning rate, above 0, or a schedule.
-      initial_accumulator: the sum of squares `a` before the first step, above 0. Larger values make
-        the first steps smaller.
+      initial_accumulator: the sum of squares `a` before the first step, above 0. A larger
+        `initial_accumulator` makes the first steps smaller.
     """
 
     learning_rate: float | types.Schedule = 0.05
@@ -101,7 +101,7 @@ class RowWiseAdagrad(Adagrad):
     If a row is looked up several times in a batch, its gradients are summed before they are
     squared. Variables with dense gradients have the state and updates of `Adagrad`. The attributes
     are the same as in `Adagrad`. If the loss is a mean over the batch, the gradient of a table row
-    is small, and the `a` of the row hardly changes from its initial value. For such a loss, set
+    is small, and the `a` of the row hardly changes from its initial value; so for such a loss, set
     `initial_accumulator` far below 0.1.
     """
 

@@ -24,9 +24,9 @@ class Regularization:
     The gradient of the penalty R is added after balancing and before clipping. With an adaptive
     optimizer, an L2 penalty differs from weight decay; use `AdamW` for weight decay.
 
-    In an embedding table, a step penalises only the rows in the batch, each of them once. So the
-    time of a step does not grow with the vocabulary, and frequent rows shrink more. Of a table, the
-    scalar `regularization` covers only the rows in the batch.
+    In an embedding table, a step penalises only the rows in the batch, each of them once.
+    Therefore, the time of a step does not grow with the vocabulary, and frequent rows shrink more
+    than rare rows. Of a table, the scalar `regularization` covers only the rows in the batch.
 
     Attributes:
       l1: {pattern (see `mtl.variables.patterns`): factor above 0} for the sum of absolute values.
@@ -53,7 +53,7 @@ class Regularization:
         """Add the gradients of the penalties to the gradients of N variables.
 
         Args:
-          gradients: N gradients; a sparse gradient has each row once.
+          gradients: N gradients; a sparse gradient contains each row only once.
           variables: N variables.
 
         Returns:

@@ -6,8 +6,8 @@
     schedules.Cosine.warmup_steps = 500
 
 A schedule counts from global step 0, so a resumed run continues its schedule. During the warm-up,
-the rate is multiplied by `(step + 1) / warmup_steps`, so the first rate is above 0. The decay
-starts at step 0, not at the end of the warm-up.
+the rate is multiplied by `(step + 1) / warmup_steps`, so the first rate is above 0. The decay of a
+rate starts at step 0, not at the end of the warm-up.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
       steps: the number of steps of the run.
 
     Returns:
-      The part itself if it has no schedule without a length, else a copy.
+      The part itself if all its schedules have a length, else a copy with the lengths.
     """
     values = _list_values(part)
     new_values = {place: fill_decay_steps(value, steps) for place, value in values.items()}
@@ -268,7 +268,7 @@ def _list_values(part: Any) -> dict[Any, Any]:
 
 
 def _rebuild_part(part: Any, values: dict[Any, Any]) -> Any:
-    """Return a list, dict or part of the same type with new values."""
+    """Return a copy of a list, dict or part with new values."""
     if type(part) in (list, tuple):
         return type(part)(values.values())
     return values if type(part) is dict else dataclasses.replace(part, **values)

@@ -204,11 +204,11 @@ class Movement(Criterion):
     """`-sum_t w_t dL/dw_t` over the steps t: high for weights that move away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
-    for networks that start from another run. The formula has no learning rate, because it does not
-    change the order of the scores. In the paper, a pruned weight keeps its value behind the mask,
-    and its score still changes. Here, a pruned weight keeps its value only with `Pruning.gradient =
-    "straight_through"`, which also trains the pruned weight. With other values of
-    `Pruning.gradient`, a pruned weight is 0, and its score does not change.
+    for networks that start from another run. The formula has no learning rate, because a common
+    factor does not change the order of the scores. In the paper, a pruned weight keeps its value
+    behind the mask, and its score still changes. Here, a pruned weight keeps its value only with
+    `Pruning.gradient = "straight_through"`, which also trains the pruned weight. With other values
+    of `Pruning.gradient`, a pruned weight is 0, and its score does not change.
     """
 
     reads_gradients = True
@@ -255,13 +255,14 @@ class TaskSaliency(Criterion):
     """`|w dL_t/dw|` on one batch for each task t: a weight remains if any task needs it.
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
-    arXiv:2206.04662. In the paper, each task marks a number of weights, and all marked weights
-    remain. Here, each task marks as many weights as the requested density needs. A weight that only
-    one task uses is ranked by the scores of this task. Only the order of a task's scores counts, so
-    a task with a large loss does not dominate.
+    arXiv:2206.04662. In the paper, each task marks a chosen number of weights, and all marked
+    weights remain. Here, the requested density determines how many weights each task marks. A
+    weight that only one task uses is ranked by the scores of this task. Only the order of a task's
+    scores counts, so a task with a large loss does not dominate.
 
-    Only steps that prune take a backward pass for each task. But synchronous replicas exchange a
-    gradient for each task in every step; in steps that do not prune, these gradients are zeros.
+    Only steps that prune take a backward pass for each task. Synchronous replicas, however,
+    exchange a gradient for each task in every step; in steps that do not prune, these gradients are
+    zeros.
 
     Attributes:
       combine: the rule that merges the tasks' scores: "union" as in the paper, or "sum", the sum
@@ -282,8 +283,8 @@ class TaskSaliency(Criterion):
           seen: the weights of a variable, with the gradients of T tasks; T is at least 1.
 
         Returns:
-          [T, ...], with the shape of the weights as [...]; 0 for a task that does not use the
-          variable.
+          The scores, [T, ...], with the shape of the weights as [...]; 0 for a task that does not
+          use the variable.
         """
         nothing = tf.zeros_like(seen.weights)
         return tf.stack(

@@ -30,7 +30,7 @@ class Uniform:
     Attributes:
       per_unit: True prunes the same share of the input weights of every unit, as Wanda does (Sun et
         al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-        arXiv:2306.11695). True requires the granularity `Entries`, single weights.
+        arXiv:2306.11695). `per_unit` requires the granularity `Entries`, single weights.
     """
 
     per_unit: bool = False
@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ErdosRenyiKernel:
-    """Prunes less of small layers: the rest is proportional to `sum(shape) / prod(shape)`.
+    """Prunes less of small layers: each keeps a share proportional to `sum(shape) / prod(shape)`.
 
     U. Evci et al., "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134,
     section 3. If the share of a layer would exceed 1, the layer is not pruned. The shares of the
@@ -109,8 +109,8 @@ class Global:
     similar training.
 
     Attributes:
-      floor: the least remaining share of each layer, in [0, 1). With 0, pruning may leave only one
-        group of a layer.
+      floor: the least remaining share of each layer, in [0, 1). With a floor of 0, pruning may
+        leave only one group of a layer.
     """
 
     floor: checks.Rate = 0.01
@@ -149,7 +149,7 @@ class Global:
 def _share_out(
     budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
 ) -> list[float]:
-    """Return shares proportional to `raw` that leave `budget` groups; 1 for dense layers."""
+    """Return shares proportional to `raw` that leave `budget` groups; 1 for layers in `dense`."""
     remaining = budget - sum(sizes[i] for i in dense)
     others = [i for i in range(len(sizes)) if i not in dense]
     factor = remaining / sum(raw[i] * sizes[i] for i in others) if others else 0.0

@@ -180,9 +180,9 @@ class Change(NamedTuple):
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that builds {task: N gradients} of the whole batch.
 
-        The caller must call the returned function within the branch of `tf.cond` for `is_due`. The
-        returned function returns {} if the criterion does not need gradients of tasks. A gradient
-        is None if the loss of the task does not depend on the variable.
+        The caller must call the returned function within the branch of `tf.cond` that runs if
+        `is_due` is True. The returned function returns {} if the criterion does not need gradients
+        of tasks. A gradient is None if the loss of the task does not depend on the variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict

@@ -300,7 +300,8 @@ def _set_to_zero(
 ) -> tf.Operation:
     """After an update, set pruned weights to 0, and their optimizer state to initial values.
 
-    The weights then stay 0: with the initial optimizer state, a gradient of 0 changes no weight.
+    From then on, pruned weights stay 0: with the initial optimizer state, a gradient of 0 changes
+    no weight.
     """
     mask_pairs = []
     for mask, variable in pairs:
@@ -317,9 +318,9 @@ def _set_to_zero(
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
     """Multiply weights by a mask, with a masked gradient that stays sparse for looked-up rows.
 
-    TensorFlow's gradient of a product is dense. With a dense gradient, an optimizer would change
-    the kernels of all domains of `STAR`, even of domains without a row in the batch, and
-    `Centralization` would mix the domains.
+    TensorFlow's gradient of a product with a mask is dense. With a dense gradient, an optimizer
+    would change the kernels of all domains of `STAR`, even of domains without a row in the batch,
+    and `Centralization` would mix the domains.
     """
     _register_gradient()
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):

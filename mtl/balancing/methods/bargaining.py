@@ -25,8 +25,8 @@ class NashMTL(method.Method):
 
     For T tasks, the length of g is sqrt(T), whatever the scale of the gradients. At a
     Pareto-stationary point, the equation has no solution, and the weights of Newton's method grow
-    without bound. At such a point, the weights are scaled so that the largest `a_t |g_t|` is 1, and
-    g is about 0.
+    without bound. At a Pareto-stationary point, the weights are therefore scaled so that the
+    largest `a_t |g_t|` is 1, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -118,7 +118,7 @@ def _find_determinant(pair: tf.Tensor) -> tf.Tensor:
 
 
 def _make_identity(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return the identity e of the product in `_multiply_elements`, with `e o u = u`."""
+    """Return the identity e of the product `o` of `_multiply_elements`, with `e o u = u`."""
     count = tf.size(u)
     return tf.cast(tf.range(count) <= count - size, tf.float64)
 
@@ -131,7 +131,7 @@ def _multiply_elements(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor
 
 
 def _divide_elements(v: tf.Tensor, u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return the quotient w of v and u, with `u o w = v`."""
+    """Return the quotient w with `u o w = v`, for the product `o` of `_multiply_elements`."""
     p, q = u[-size:], v[-size:]
     first = tf.reduce_sum(_make_signs(p) * p * q) / _find_determinant(p)
     return tf.concat([v[:-size] / u[:-size], first[tf.newaxis], (q[1:] - first * p[1:]) / p[0]], 0)

@@ -67,8 +67,8 @@ class CAGrad(method.Method):
 
     Attributes:
       c: the largest distance of g from the mean gradient g_0, relative to |g_0|, at least 0. With
-        0, g is the mean gradient. The paper proves convergence for values of c below 1, and uses
-        0.4 to 0.5 in its experiments.
+        `c = 0`, g is the mean gradient. The paper proves convergence for values of c below 1, and
+        uses 0.4 to 0.5 in its experiments.
       rescale: True divides g by `1 + c^2`, as the authors' code does by default. The paper does not
         divide.
     """

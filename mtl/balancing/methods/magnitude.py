@@ -37,7 +37,7 @@ class GradNorm(method.Method):
 
     Attributes:
       alpha: the exponent of r_t, at least 0; larger values favour tasks with slowly falling losses
-        more. The paper takes 0.12 to 1.5.
+        more. The paper uses exponents from 0.12 to 1.5.
       learning_rate: the learning rate of the weights w, above 0; 0.025 as in the paper.
     """
 
@@ -76,10 +76,10 @@ class ExcessMTL(method.Method):
     e_t)`, and scales them to the sum 1.
 
     Y. He, S. Zhou, G. Zhang, H. Yun, Y. Xu, B. Zeng, T. Chilimbi, H. Zhao, "Robust Multi-Task
-    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to H_t, so the
-    scale of the gradients does not matter. The authors' code scales the weights to the sum T, the
-    number of tasks. In the paper, the weights scale the losses. Here, as in all surgery, the
-    weights scale only gradients of shared variables. The weight of a task that is absent from a
+    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to the matrix
+    H_t, so the scale of the gradients does not matter. The authors' code scales the weights to the
+    sum T, the number of tasks. In the paper, the weights scale the losses. Here, as in all surgery,
+    the weights scale only gradients of shared variables. The weight of a task that is absent from a
     batch does not change. The saved sums s_t are T times as large as the variables whose gradients
     are compared.
 
@@ -128,7 +128,7 @@ class Random(method.Method):
 
     B. Lin, F. Ye, Y. Zhang, I. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus Test
     for Multi-Task Learning", 2021, arXiv:2111.10603. Random weights are a baseline for other
-    methods. The weights depend on the run's seed and the global step.
+    methods. They are drawn from the run's seed and the global step.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -27,8 +27,8 @@ _ROUNDING = 1e-13
 class PCD(method.Method):
     """Priority-constrained descent: the primary task's direction, with progress for all tasks.
 
-    The direction is `d = argmin |d - h_p|^2` under `h_j'd >= tau |h_j|^2` for every other task j.
-    Here p is the primary task, `h_t = g_t / sqrt(v_t)` the normalised gradient of a task, and v_t
+    The direction d minimises `|d - h_p|^2` under `h_j'd >= tau |h_j|^2` for every other task j,
+    where p is the primary task, `h_t = g_t / sqrt(v_t)` the normalised gradient of a task, and v_t
     the running average of `|g_t|^2`. The direction d is then scaled to the length of the primary
     task's gradient g_p.
 
@@ -43,8 +43,8 @@ class PCD(method.Method):
     Attributes:
       primary: the name of the primary task; by default the task of the model's first head.
       tau: the least progress of every other task, in [0, 1], relative to the progress along the
-        task's gradient. With 0, the other tasks need not improve, but must not get worse. The paper
-        uses 0.02, and has its best results with values below 0.1.
+        task's own gradient. With a tau of 0, the other tasks need not improve, but must not get
+        worse. The paper uses a tau of 0.02, and has its best results with values below 0.1.
       decay: the decay of the averages v_t of the squared norms, in [0, 1); 0.999 as in the paper.
         The averages are corrected for their start at 0, as in Adam.
     """

@@ -26,8 +26,8 @@ def _random_orders(tasks: method.Tasks) -> tf.Tensor:
 class PCGrad(method.Method):
     """`g = sum_i g_i'`, with g_i' the gradient g_i without its components against other gradients.
 
-    For each task i, g_i' is g_i at first. Then, for each other task j in random order, if the inner
-    product `<g_i', g_j>` is negative: `g_i' <- g_i' - (<g_i', g_j> / |g_j|^2) g_j`.
+    For each task i, g_i' starts as g_i; for each other task j in random order, if the inner product
+    `<g_i', g_j>` is negative, then `g_i' <- g_i' - (<g_i', g_j> / |g_j|^2) g_j`.
 
     T. Yu, S. Kumar, A. Gupta, S. Levine, K. Hausman, C. Finn, "Gradient Surgery for Multi-Task
     Learning", 2020, arXiv:2001.06782. For each task, each step draws a new order of the other
@@ -54,12 +54,12 @@ class PCGrad(method.Method):
 class GradVac(method.Method):
     """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below their average.
 
-    For each task i, g_i' is g_i at first. For each other task j in random order, let c be the
-    cosine of g_i' and g_j, and v the running average of this cosine over the steps. If c is below
-    v, the assignment `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 -
-    v^2)) g_j` raises the cosine to v. The average changes by `v <- (1 - rate) v + rate c`. If g_i'
-    and g_j are exactly opposite, g_i' becomes 0, as in the limit of c to -1; if v is also -1, g_i'
-    does not change.
+    For each task i, g_i' starts as g_i; for each other task j in random order, let c be the cosine
+    of g_i' and g_j, and v the running average of this cosine over the steps. If c is below v, the
+    assignment `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2))
+    g_j` raises the cosine to v. The average changes by `v <- (1 - rate) v + rate c`. If g_i' and
+    g_j are exactly opposite, g_i' becomes 0, as in the limit of c to -1; if v is also -1, g_i' does
+    not change.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
     Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Here, each
@@ -73,7 +73,7 @@ class GradVac(method.Method):
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the average cosines [T, T]."""
+        """Return zeros, the initial average cosines [T, T]."""
         return {"average_cosines": np.zeros([num_tasks, num_tasks])}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:

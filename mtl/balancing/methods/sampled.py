@@ -22,27 +22,27 @@ def _check_samples(where: str, samples: int) -> None:
 
 @checks.dataclass
 class MoDo(method.Method):
-    """`g = sum_t a_t g_t`: moves the weights a towards MGDA's at each step, by unbiased products.
+    """`g = sum_t a_t g_t`: moves the weights a towards MGDA's by unbiased inner products.
 
     In each step, `a <- P(a - step_size (G G~' + ridge I) a)`, with a = 1 / T at first. G and G~ are
     the gradients [T, D] of two samples of the batch, and P is the projection onto the simplex.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
-    draws three batches for a step. Here, one batch is divided into three samples or two, after one
+    draws three batches for a step. Here, one batch is divided into two or three samples, after one
     forward pass. As in the paper, the scale of the gradients influences how far a step moves the
     weights a. A task without a label in a sample has the gradient 0 in this sample. The weight of a
     task that is absent from the batch does not change.
 
     Attributes:
       step_size: the step size of the weights a, above 0; the paper's gamma.
-      ridge: a number, at least 0, on the diagonal of the products, which makes the weights unique;
-        the paper's rho.
-      samples: the number of samples into which a batch is divided, 3 or 2. With 3, the update takes
-        gradients of the third sample, which are independent of the weights, as in the paper. With
-        2, the update takes gradients of the whole batch, as in the authors' code. Such an update
-        takes three times as many rows as the third sample has, but has a bias of the order of
-        `step_size`.
+      ridge: a number, at least 0, that is added to the diagonal of the inner products, so that the
+        weights are unique; the paper's rho.
+      samples: the number of samples into which a batch is divided, 3 or 2. With 3 samples, the
+        update takes gradients of the third sample, which are independent of the weights, as in the
+        paper. With 2 samples, the update takes gradients of the whole batch, as in the authors'
+        code. An update from the whole batch reads three times as many rows as an update from the
+        third sample, but has a bias of the order of `step_size`.
     """
 
     step_size: checks.Positive = 0.1
@@ -68,17 +68,17 @@ class MoDo(method.Method):
 class SDMGrad(method.Method):
     """`g = sum_t a_t g_t + pull g_0`: MGDA with a pull towards the mean gradient g_0.
 
-    Each training step starts from the last weights a, and moves g towards the shortest vector of
-    this form by `steps` iterations `a <- P(a - step_size C (a + pull / T) / n^2)`. `C = G G~'` has
-    the inner products between gradients of two samples of the batch, n is the mean square root of
-    C's diagonal entries, and P the projection onto the simplex.
+    Each training step starts from the last weights a, and moves g towards the shortest vector
+    `sum_t a_t g_t + pull g_0` by `steps` iterations `a <- P(a - step_size C (a + pull / T) / n^2)`.
+    `C = G G~'` has the inner products between gradients of two samples of the batch, n is the mean
+    square root of C's diagonal entries, and P the projection onto the simplex.
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
     iteration; here, as in the authors' code, all iterations use the same C. The authors' code
-    divides g by 1 + pull. With that code's step size of 10 and momentum of 0.5, the iterations do
-    not converge: the weights a jump between corners of the simplex. If no diagonal entry of C is
-    above 0, the weights a do not change.
+    divides g by 1 + pull. With the step size of 10 and the momentum of 0.5 in the authors' code,
+    the iterations do not converge: the weights a jump between corners of the simplex. If no
+    diagonal entry of C is above 0, the weights a do not change.
 
     Attributes:
       pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. 0 is MGDA, and

@@ -14,10 +14,10 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class GradDrop(method.CoordinateMethod):
-    """`g = sum_t (leak + (1 - leak) m_t) g_t`: m_t is 1 where g_t has a random sign, else 0.
+    """`g = sum_t (leak + (1 - leak) m_t) g_t`: m_t is 1 where g_t has the drawn sign, else 0.
 
-    The random sign is drawn independently at each coordinate. The probability of the positive sign
-    is `p = (1 + sum_t g_t / sum_t |g_t|) / 2`.
+    The sign is drawn independently at each coordinate. The probability of the positive sign is `p =
+    (1 + sum_t g_t / sum_t |g_t|) / 2`.
 
     Z. Chen, J. Ngiam, Y. Huang, T. Luong, H. Kretzschmar, Y. Chai, D. Anguelov, "Just Pick a Sign:
     Optimizing Deep Multitask Models with Gradient Sign Dropout", 2020, arXiv:2010.06808. With

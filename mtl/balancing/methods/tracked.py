@@ -27,8 +27,9 @@ def _check_rate(where: str, rate: float) -> None:
 class MoCo(method.Method):
     """`g = sum_t a_t y_t`: averages gradients to y_t, and moves the weights a towards MGDA's.
 
-    Each step computes `y <- y + rate (g - y)` for each task, then `a <- P(a - step_size (Y Y' +
-    ridge I) a)`, with y = 0 and a = 1 / T at first. P is the projection onto the simplex.
+    Each step updates the running average of each task's gradient, `y <- y + rate (g - y)`, then the
+    weights, `a <- P(a - step_size (Y Y' + ridge I) a)`, with y = 0 and a = 1 / T at first. P is the
+    projection onto the simplex.
 
     H. Fernando, H. Shen, M. Liu, S. Chaudhury, K. Murugesan, T. Chen, "Mitigating Gradient Bias in
     Multi-objective Learning: A Provably Convergent Stochastic Approach", ICLR 2023,
@@ -39,8 +40,8 @@ class MoCo(method.Method):
     Attributes:
       rate: the rate of the running averages y, in (0, 1]; the paper's beta.
       step_size: the step size of the weights a, above 0; the paper's gamma.
-      ridge: a number, at least 0, on the diagonal of the products, which makes the weights unique;
-        the paper's rho.
+      ridge: a number, at least 0, that is added to the diagonal of the inner products, so that the
+        weights are unique; the paper's rho.
       projection: the function that keeps the weights a on the simplex: "simplex", the projection P,
         or "softmax", as in the authors' code.
     """
@@ -87,8 +88,8 @@ class DBMTL(method.Method):
 
     Attributes:
       rate: the rate of the running averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the
-        paper's beta. With 1, gradients are not averaged, and the compared variables may include
-        embedding tables.
+        paper's beta. With a rate of 1, gradients are not averaged, and the compared variables may
+        include embedding tables.
     """
 
     rate: Annotated[float, _check_rate] = 0.1

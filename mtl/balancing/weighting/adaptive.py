@@ -21,13 +21,14 @@ class DynamicWeightAverage(base.Weighting):
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
     arXiv:1803.10704. L_t(k) is the average loss of task t over the steps of period k whose batch
-    has the task; the paper's periods are epochs. In the first two periods, and until batches of two
-    periods have had the task, r_t is 1. The weights w_t sum to the number of tasks T, and change
-    only at the end of a period.
+    has the task; the paper's periods are epochs. In the first two periods, and until the task has
+    been in batches of two periods, r_t is 1. The weights w_t sum to the number of tasks T, and
+    change only at the end of a period.
 
     Attributes:
       period_steps: the length of a period in steps: an epoch, as in the paper, or enough steps for
-        an average loss with little noise. Periods start at multiples of this number.
+        an average loss with little noise. Periods start at the steps that are multiples of
+        `period_steps`.
       temperature: the temperature of the softmax, above 0; large values make the weights equal. The
         paper takes 2.
     """
@@ -91,9 +92,9 @@ class FAMO(base.Weighting):
       learning_rate: the learning rate of the logits xi, above 0.
       decay: the decay of the logits xi, at least 0, which moves the shares z towards equal values.
         The default comes from the paper's Algorithm 2.
-      adam: True updates xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and the
-        authors' code. False updates xi by the formula above, as in Algorithm 1, which needs a far
-        larger learning rate.
+      adam: True updates the logits xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and
+        the authors' code. False updates the logits by `xi <- xi - rate (J'd + decay xi)`, as in
+        Algorithm 1, which needs a far larger learning rate.
     """
 
     learning_rate: checks.Positive = 0.025

@@ -32,9 +32,9 @@ class SmoothTchebycheff(base.Weighting):
 
     Attributes:
       smoothing: mu, above 0, in the unit of the losses. If mu is near 0, only the largest loss
-        counts; if mu is far above the differences of the losses, all tasks count. The authors take
-        0.01 for losses in [0, 1]. The default is ten times as large as the authors' value, because
-        the losses of batches are noisy.
+        counts; if mu is far above the differences of the losses, all tasks count. The authors use a
+        mu of 0.01 for losses in [0, 1]. The default is ten times as large as the authors' value,
+        because the losses of batches are noisy.
       preferences: {task: p_t}, the factor p_t above 0 of the task's loss, for every task; by
         default 1 / T for each of T tasks.
       ideal: {task: z_t}, the lowest loss that the task can reach, for every task; 0 each by

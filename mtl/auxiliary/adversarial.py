@@ -23,7 +23,7 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Adversarial(moved_inputs.OfAscent, base.OfLabels):
-    """The loss of the heads at `x + r`, where r maximises this loss within a ball around x.
+    """The loss of the heads at inputs `x + r`, where r maximises this loss in a ball around x.
 
     Gradient ascent finds r by steps `r <- P(r + a g / |g|)`, or `r <- P(r + a sign(g))` for the
     norm "max", where a is the step size, g the gradient of a row's loss by its inputs, and P the
@@ -42,7 +42,8 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     Attributes:
       step_size: the norm of a step of the ascent, above 0. The default is epsilon for a single
         step, and 2.5 epsilon / steps for several steps.
-      random_start: True starts r at a random point in the ball; False starts it at 0.
+      random_start: True starts the perturbation r at a random point in the ball; False starts it at
+        0.
       averages_steps: True takes the mean of the losses at the start of the ascent and after each of
         its steps except the last; the memory for this mean grows with the number of steps. False
         takes the loss after the last step of the ascent.

@@ -18,7 +18,7 @@ from mtl.variables import averaging
 
 @checks.dataclass
 class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
-    """`D(p(x), p(x + r))`: r is the change of norm epsilon that increases the divergence D most.
+    """The divergence D of the predictions at inputs x and `x + r`; r increases D the most.
 
     Here p(x) are the predictions for a row x. The power method finds the change r from a random
     direction d, by iterations `d <- g / |g|` with g the gradient of `D(p(x), p(x + xi d))` by d.
@@ -55,12 +55,13 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trades(moved_inputs.OfAscent, base.OfHeads):
-    """`D(p(x), p(x + r))`: r maximises the divergence D within a ball; `weight` is TRADES' beta.
+    """The divergence D of the predictions at inputs x and `x + r`, where r maximises D in a ball.
 
-    Gradient ascent finds the change r as in `Adversarial`, but maximises the divergence and not the
-    loss. The ascent starts at random values of N(0, 0.001^2), projected on the ball. Gradients of
-    the training step go through both predictions, but not through the change r. H. Zhang et al.,
-    "Theoretically Principled Trade-off between Robustness and Accuracy", 2019, arXiv:1901.08573.
+    The setting `weight` is the beta of TRADES. Gradient ascent finds the change r as in
+    `Adversarial`, but maximises the divergence and not the loss. The ascent starts at random values
+    of N(0, 0.001^2), projected on the ball. Gradients of the training step go through both
+    predictions, but not through the change r. H. Zhang et al., "Theoretically Principled Trade-off
+    between Robustness and Accuracy", 2019, arXiv:1901.08573.
     """
 
     name: str = "trades"

@@ -66,7 +66,8 @@ class Distillation(_OfTeacher, base.OfHeads):
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
     arXiv:1503.02531. The predictions p_T of the model and q_T of the teacher come from logits that
     are divided by T. Heads that predict numbers have no temperature. The loss is a mean over all
-    rows, labelled or not. The factor T^2 keeps the scale of gradients independent of T.
+    rows, labelled or not. The factor T^2 keeps the scale of gradients independent of the
+    temperature T.
 
     Attributes:
       temperature: the temperature T, above 0; or {task: T}, with T = 1 for other tasks.

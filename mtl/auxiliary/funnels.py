@@ -24,20 +24,20 @@ class InversePropensity(base.Base):
 
     The indicator o_i is 1 if row i is labelled and in the space of the task (its setting `within`),
     such as the clicked rows, and else 0. The probability p_i that o_i is 1 is predicted by another
-    task; gradients do not go through p_i. If the p_i are right and above 0, the expected value of
-    the estimate is the mean loss over all rows. H. Wang et al., "ESCM2: Entire Space Counterfactual
-    Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022, arXiv:2204.05125, whose
-    loss is the sum of this loss, the loss of the click, and the loss of click and conversion
-    together.
+    task; gradients do not go through p_i. If the probabilities p_i are right and above 0, the
+    expected value of the estimate is the mean loss over all rows. H. Wang et al., "ESCM2: Entire
+    Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
+    arXiv:2204.05125, whose loss is the sum of this loss, the loss of the click, and the loss of
+    click and conversion together.
 
     The rows are weighted as in the task `propensity`. With `normalizes`, the sum over the rows of a
     micro-batch is divided by the sum of `o_i / p_i` and not by the number of rows.
 
     Attributes:
       task: the task of the loss, whose head is a `Binary` with a setting `within`.
-      propensity: the task that predicts the p_i, whose head is a `Binary` or `Joint`.
-      max_weight: the upper limit of 1 / p_i, at least 1. A smaller limit leads to less variance and
-        more bias.
+      propensity: the task that predicts the probabilities p_i, whose head is a `Binary` or `Joint`.
+      max_weight: the upper limit of the factor 1 / p_i of a row's loss, at least 1. A smaller
+        `max_weight` leads to less variance and more bias.
       normalizes: True divides the weights `o_i / p_i` by their sum.
     """
 
@@ -119,9 +119,10 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
     The indicators o_i, the probabilities p_i and the weights of rows are as in `InversePropensity`.
     A new tower of hidden layers on the shared representation predicts the probability q_i that the
     label is 1, and the predicted loss e_i is `q_i loss(1) + (1 - q_i) loss(0)`. The expected value
-    of the estimate is the mean loss over all rows if the p_i or the q_i are right. Gradients of the
-    estimate do not go through the q_i. The tower learns the q_i from labels by a second term of the
-    loss, `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
+    of the estimate is the mean loss over all rows if the probabilities p_i or the probabilities q_i
+    are right. Gradients of the estimate do not go through the q_i of the tower. The tower learns to
+    predict q_i from labels by a second term of the loss, `mean_i o_i / p_i CE(q_i, y_i)`, times
+    `imputation_weight`.
 
     The estimate comes from the same paper as `InversePropensity`. In the paper, the tower predicts
     the loss e_i itself, so the gradient by the task's logits equals the gradient of

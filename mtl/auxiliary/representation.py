@@ -129,7 +129,8 @@ def require_rows(where: str, values: tf.Tensor) -> None:
 
     Args:
       where: the name of the part, for error messages.
-      values: [B, ...]. If B is unknown while the graph is built, nothing is checked.
+      values: [B, ...]. If the number of rows B is unknown while the graph is built, nothing is
+        checked.
 
     Raises:
       UserError: B is 1.

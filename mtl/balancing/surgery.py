@@ -93,9 +93,9 @@ class Combine(types.Surgery):
         et al., "On the Convergence of Stochastic Multi-Objective Gradient Manipulation and Beyond"
         (CR-MOGM), NeurIPS 2022.
       per_replica: with False, weights are decided from the gradients of the whole batch, so
-        replicas exchange the gradients of T tasks. With True, each replica decides weights from its
-        own part of the batch. With `per_replica = True`, replicas exchange only combined gradients,
-        which is cheaper, but the combined gradients differ from those of the whole batch.
+        replicas exchange the gradients of T tasks. With `per_replica = True`, each replica decides
+        weights from its own part of the batch, and replicas exchange only combined gradients, which
+        is cheaper; but the combined gradients differ from those of the whole batch.
     """
 
     method: Annotated[

@@ -27,7 +27,7 @@ class Leaf:
     """The gradients of several tasks by one variable, or by one tensor of the representation.
 
     For an embedding table, a leaf has only the rows that some task has looked up, in the same order
-    for all tasks. So no tensor of a leaf is as large as the table.
+    for all tasks. Therefore, no tensor of a leaf is as large as the embedding table.
 
     Attributes:
       tasks: the indices of the S tasks whose losses depend on the variable or tensor.

@@ -26,7 +26,7 @@ def track_gradients(
 
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
-      names: for each leaf, the name that its variable of state gets.
+      names: for each leaf, the name under which its averages are saved.
       num_tasks: T.
       rate: the rate of the averages, in (0, 1]; with 1, the average is the gradient of the step.
 
@@ -43,7 +43,7 @@ def track_gradients(
 def precondition_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """Divide each gradient g by `s^(1/4)`, where s is the sum of its squares over all steps so far.
+    """Divide each gradient g by `s^(1/4)`, where s is the sum of g^2 over all steps so far.
 
     The squared norm of a divided gradient is `g' diag(sqrt(s))^-1 g`, the squared norm of g in
     AdaGrad's metric. The sums s are variables `squares/<name of the leaf>` in the open variable

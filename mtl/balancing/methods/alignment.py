@@ -30,7 +30,8 @@ class IMTLG(method.Method):
     the paper's division by the sum would make every task worse, so here the weights are divided by
     the absolute value of their sum. If gradients are linearly dependent and there are several
     solutions, the method takes the solution with the least norm, as weights of unit gradients. If
-    only the vector 0 has equal projections, as for opposite gradients, g is 0.
+    only the vector 0 has equal projections, as for opposite gradients, the combined gradient g is
+    0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -46,9 +47,9 @@ class ConFIG(method.Method):
     """`g = (sum_t g_t'u) u`, with u the unit vector that has the same cosine to all gradients g_t.
 
     Q. Liu, M. Chu, N. Thuerey, "ConFIG: Towards Conflict-free Training of Physics Informed Neural
-    Networks", 2024, arXiv:2408.11104. If gradients are linearly dependent and u does not exist, u
-    is the solution by least squares, as with the paper's pseudoinverse. For two opposite gradients,
-    u is 0.
+    Networks", 2024, arXiv:2408.11104. If gradients are linearly dependent and the vector u does not
+    exist, u is the solution by least squares, as with the paper's pseudoinverse. For two opposite
+    gradients, the vector u is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -65,17 +66,18 @@ class AlignedMTL(method.Method):
     """`g = sum_t b_t`: replaces gradients by the nearest orthogonal vectors b_t of equal length.
 
     Let M [T, D] be the matrix of the gradients, with the eigendecomposition `M M' = V L V'`. The
-    vectors b_t are the rows of `s V L^(-1/2) V' M`, with their common length s.
+    orthogonal vectors b_t are the rows of `s V L^(-1/2) V' M`, with their common length s.
 
     D. Senushkin, N. Patakin, A. Kuznetsov, A. Konushin, "Independent Component Alignment for
-    Multi-Task Learning", 2023, arXiv:2305.19000. Directions whose singular value in M is below 3e-7
-    of the largest singular value are left out. To give some tasks more weight than others, set
-    `MultiTaskModel.weighting`.
+    Multi-Task Learning", 2023, arXiv:2305.19000. Directions whose singular value in the matrix M of
+    the gradients is below 3e-7 of the largest singular value are left out. To give some tasks more
+    weight than others, set `MultiTaskModel.weighting`.
 
     Attributes:
-      scale: the length s, from the singular values of M: "min", their minimum, as in the paper
-        (stable); "median", their lower median; or "rmse", their root mean square. The options
-        "median" and "rmse" come from the authors' code, and lead to larger steps.
+      scale: the common length s of the vectors b_t, from the singular values of M: "min", their
+        minimum, as in the paper (stable); "median", their lower median; or "rmse", their root mean
+        square. The options "median" and "rmse" come from the authors' code, and lead to larger
+        steps.
     """
 
     scale: Annotated[str, checks.OneOf(SCALES)] = "min"

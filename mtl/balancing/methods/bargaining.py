@@ -20,13 +20,13 @@ class NashMTL(method.Method):
 
     A. Navon, A. Shamsian, I. Achituve, H. Maron, K. Kawaguchi, G. Chechik, E. Fetaya, "Multi-Task
     Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves the equation. The
-    authors' code approximates the solution by a sequence of convex problems, and clips g to norm 1;
-    here, `Update.clipping` can clip g.
+    authors' code approximates the solution by a sequence of convex problems, and clips the combined
+    gradient g to norm 1; here, `Update.clipping` can clip g.
 
-    For T tasks, the length of g is sqrt(T), whatever the scale of the gradients. At a
-    Pareto-stationary point, the equation has no solution, and the weights of Newton's method grow
-    without bound. At a Pareto-stationary point, the weights are therefore scaled so that the
-    largest `a_t |g_t|` is 1, and g is about 0.
+    For T tasks, the length of the combined gradient g is sqrt(T), whatever the scale of the
+    gradients. At a Pareto-stationary point, the equation has no solution, and the weights of
+    Newton's method grow without bound. At a Pareto-stationary point, the weights are therefore
+    scaled so that the largest `a_t |g_t|` is 1, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -37,7 +37,7 @@ def minimum(
       objective: c [M].
       matrix: A [N, M].
       offset: h [N].
-      start: the initial y, for which s must be inside the cone.
+      start: the initial y, for which `A y + h` must be inside the cone.
       dual_start: the initial dual variables z [N], which must be inside the cone; at the minimum,
         `A'z = c`.
       tolerance: the largest duality gap `s'z` of a solution.

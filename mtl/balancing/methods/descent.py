@@ -66,11 +66,11 @@ class CAGrad(method.Method):
     times `|g_0| max_t |g_t|`, at any scale of the gradients.
 
     Attributes:
-      c: the largest distance of g from the mean gradient g_0, relative to |g_0|, at least 0. With
-        `c = 0`, g is the mean gradient. The paper proves convergence for values of c below 1, and
-        uses 0.4 to 0.5 in its experiments.
-      rescale: True divides g by `1 + c^2`, as the authors' code does by default. The paper does not
-        divide.
+      c: the largest distance of the combined gradient g from the mean gradient g_0, relative to
+        |g_0|, at least 0. With `c = 0`, g is the mean gradient. The paper proves convergence for
+        values of c below 1, and uses 0.4 to 0.5 in its experiments.
+      rescale: True divides the combined gradient g by `1 + c^2`, as the authors' code does by
+        default. The paper does not divide.
     """
 
     c: checks.NotNegative = 0.4

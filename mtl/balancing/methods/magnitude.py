@@ -25,19 +25,20 @@ class GradNorm(method.Method):
 
     Let `n_t = w_t |g_t|` be the norm of a task's weighted gradient, and n the mean of n_t over the
     tasks. Let r_t be the ratio of a task's loss to its first loss, divided by the mean of this
-    ratio over the tasks. A step of gradient descent on w lowers `sum_t |n_t - n r_t^alpha| / n`,
-    with n and r held constant. After this step, the weights w are scaled to the sum T, the number
-    of tasks.
+    ratio over the tasks. A step of gradient descent on the weights w lowers `sum_t |n_t - n
+    r_t^alpha| / n`, with n and r_t held constant. After this step, the weights w are scaled to the
+    sum T, the number of tasks.
 
     Z. Chen, V. Badrinarayanan, C.-Y. Lee, A. Rabinovich, "GradNorm: Gradient Normalization for
     Adaptive Loss Balancing in Deep Multitask Networks", 2017, arXiv:1711.02257. The paper does not
-    divide the sum by n, and updates the weights w by the network's optimizer, Adam. The division by
-    n makes the changes of the weights independent of the gradients' scale. The paper takes the
-    gradients by the last shared layer; set `Combine.scopes` to do the same.
+    divide the sum by the mean norm n, and updates the weights w by the network's optimizer, Adam.
+    The division by the mean norm n makes the changes of the weights independent of the gradients'
+    scale. The paper takes the gradients by the last shared layer; set `Combine.scopes` to do the
+    same.
 
     Attributes:
-      alpha: the exponent of r_t, at least 0; larger values favour tasks with slowly falling losses
-        more. The paper uses exponents from 0.12 to 1.5.
+      alpha: the exponent of the loss ratios r_t, at least 0; larger values favour tasks with slowly
+        falling losses more. The paper uses exponents from 0.12 to 1.5.
       learning_rate: the learning rate of the weights w, above 0; 0.025 as in the paper.
     """
 
@@ -72,16 +73,16 @@ class ExcessMTL(method.Method):
     The excess risk is estimated by `E_t = g_t' H_t^-1 g_t` with `H_t = diag(sqrt(s_t))`, and s_t
     the sum of g_t^2 over the steps. E_t estimates how far the loss of task t can still fall,
     without the part of the loss that noise in the labels causes. Let e_t be the excess risk E_t
-    divided by the first E_t of the task. Each step updates the weights by `w_t <- w_t exp(step_size
-    e_t)`, and scales them to the sum 1.
+    divided by the first E_t of the task. Each step multiplies the weight of a task by
+    `exp(step_size e_t)`, then scales all weights to the sum 1.
 
     Y. He, S. Zhou, G. Zhang, H. Yun, Y. Xu, B. Zeng, T. Chilimbi, H. Zhao, "Robust Multi-Task
     Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to the matrix
     H_t, so the scale of the gradients does not matter. The authors' code scales the weights to the
     sum T, the number of tasks. In the paper, the weights scale the losses. Here, as in all surgery,
     the weights scale only gradients of shared variables. The weight of a task that is absent from a
-    batch does not change. The saved sums s_t are T times as large as the variables whose gradients
-    are compared.
+    batch does not change. The saved sums s_t of squared gradients are T times as large as the
+    variables whose gradients are compared.
 
     Attributes:
       step_size: the step size of the logarithms of the weights, above 0; the default comes from the
@@ -127,8 +128,8 @@ class Random(method.Method):
     """`g = sum_t w_t g_t` with random weights `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus Test
-    for Multi-Task Learning", 2021, arXiv:2111.10603. Random weights are a baseline for other
-    methods. They are drawn from the run's seed and the global step.
+    for Multi-Task Learning", 2021, arXiv:2111.10603. Random weights, drawn from the run's seed and
+    the global step, are a baseline for other methods.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -55,11 +55,11 @@ class GradVac(method.Method):
     """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below their average.
 
     For each task i, g_i' starts as g_i; for each other task j in random order, let c be the cosine
-    of g_i' and g_j, and v the running average of this cosine over the steps. If c is below v, the
-    assignment `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2))
-    g_j` raises the cosine to v. The average changes by `v <- (1 - rate) v + rate c`. If g_i' and
-    g_j are exactly opposite, g_i' becomes 0, as in the limit of c to -1; if v is also -1, g_i' does
-    not change.
+    of g_i' and g_j, and v the running average of this cosine over the steps. If the cosine c is
+    below its average v, the assignment `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) /
+    (|g_j| sqrt(1 - v^2)) g_j` raises the cosine to v. The average cosine changes by `v <- (1 -
+    rate) v + rate c`. If g_i' and g_j are exactly opposite, g_i' becomes 0, as in the limit of a
+    cosine c of -1; if the average v is also -1, g_i' does not change.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
     Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Here, each
@@ -112,9 +112,9 @@ class GradVac(method.Method):
 class UPGrad(method.Method):
     """`g = mean_i P(g_i)`, with P the projection onto vectors that conflict with no task.
 
-    Vectors that conflict with no task form a cone, so g conflicts with no task. The projection is
-    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`, for the Gramian G and the
-    unit vector e_i.
+    Vectors that conflict with no task form a cone, so the mean g of the projections conflicts with
+    no task. The projection is `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`,
+    for the Gramian G and the unit vector e_i.
 
     P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, arXiv:2406.16232.
     The projections are computed for unit gradients, because the length of P(g_i) is proportional to

@@ -37,7 +37,7 @@ class Krum(method.Method):
     selected: checks.Count = 1
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the tasks' weights [T], 0 or 1 / min(selected, T)."""
+        """Return the tasks' weights [T], 1 / min(selected, T) for chosen gradients, else 0."""
         size = tf.size(tasks.norms)
         squares = tf.linalg.diag_part(tasks.gramian)
         # |g_s - g_t|^2 = |g_s|^2 + |g_t|^2 - 2 g_s'g_t, [T, T].

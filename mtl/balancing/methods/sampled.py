@@ -24,8 +24,9 @@ def _check_samples(where: str, samples: int) -> None:
 class MoDo(method.Method):
     """`g = sum_t a_t g_t`: moves the weights a towards MGDA's by unbiased inner products.
 
-    In each step, `a <- P(a - step_size (G G~' + ridge I) a)`, with a = 1 / T at first. G and G~ are
-    the gradients [T, D] of two samples of the batch, and P is the projection onto the simplex.
+    Each step changes the weights by `a <- P(a - step_size (G G~' + ridge I) a)`, from a = 1 / T at
+    first. G and G~ are the gradients [T, D] of two samples of the batch, and P is the projection
+    onto the simplex.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
@@ -76,18 +77,20 @@ class SDMGrad(method.Method):
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
     iteration; here, as in the authors' code, all iterations use the same C. The authors' code
-    divides g by 1 + pull. With the step size of 10 and the momentum of 0.5 in the authors' code,
-    the iterations do not converge: the weights a jump between corners of the simplex. If no
-    diagonal entry of C is above 0, the weights a do not change.
+    divides the combined gradient g by 1 + pull. With the step size of 10 and the momentum of 0.5 in
+    the authors' code, the iterations do not converge: the weights a jump between corners of the
+    simplex. If no diagonal entry of the products C is above 0, the weights a do not change.
 
     Attributes:
       pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. 0 is MGDA, and
         large values approach the mean gradient.
       step_size: the step size of the weights a, above 0; the paper's beta. The step size should be
-        below 2 / (the largest eigenvalue of C / n^2), which is about 2 / T if the gradients agree.
+        below 2 / (the largest eigenvalue of the normalised products C / n^2), which is about 2 / T
+        if the gradients agree.
       steps: the number of iterations in a training step, at least 1; the paper's S.
       momentum: the momentum of the iterations, in [0, 1); 0 as in the paper.
-      rescale: True divides g by `1 + pull`, as the authors' code does. The paper does not divide.
+      rescale: True divides the combined gradient g by `1 + pull`, as the authors' code does. The
+        paper does not divide.
       samples: the number of samples into which a batch is divided, 3 or 2; see `MoDo`.
     """
 

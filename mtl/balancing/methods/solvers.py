@@ -115,7 +115,7 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 
 
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T] that maximises the least `g[t]'d` over all tasks t.
+    """Return the change x [T] of weights that maximises the least progress `g[t]'d` of a task.
 
     The direction is `d = sum_t (start[t] + x[t]) g[t]`, under the constraint `|d - d0| <= radius
     |d0|`, where d0 is the direction for x = 0. The maximum is computed in an orthonormal basis of
@@ -123,11 +123,11 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
-      start: the weights of the tasks' gradients in d0, float64 [T].
+      start: the weights of the tasks' gradients in the starting direction d0, float64 [T].
       radius: the largest distance of the direction d from d0, relative to |d0|; above 0.
 
     Returns:
-      The change x of the weights, float64 [T]; 0 if d0 is about 0.
+      The change x of the weights, float64 [T]; 0 if the starting direction d0 is about 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
     # Directions with an eigenvalue of about 0 come from rounding errors, and are not in the span.

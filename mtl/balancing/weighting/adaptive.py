@@ -22,8 +22,8 @@ class DynamicWeightAverage(base.Weighting):
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
     arXiv:1803.10704. L_t(k) is the average loss of task t over the steps of period k whose batch
     has the task; the paper's periods are epochs. In the first two periods, and until the task has
-    been in batches of two periods, r_t is 1. The weights w_t sum to the number of tasks T, and
-    change only at the end of a period.
+    been in batches of two periods, the ratio r_t is 1. The weights w_t sum to the number of tasks
+    T, and change only at the end of a period.
 
     Attributes:
       period_steps: the length of a period in steps: an epoch, as in the paper, or enough steps for
@@ -83,10 +83,10 @@ class FAMO(base.Weighting):
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
     arXiv:2306.03792. The authors' code computes "L_t after" by a second forward pass on the same
-    batch. Here, "L_t after" is the loss of the next batch with the task, which takes no further
-    pass. Over many steps, the differences between one batch and the next add up to the fall of the
-    loss. Differences on one and the same batch also include what a step learns only about this
-    batch.
+    batch. Here, "L_t after" a step is the loss of the next batch that has the task, which takes no
+    further pass. Over many steps, the differences between one batch and the next add up to the fall
+    of the loss. Differences on one and the same batch also include what a step learns only about
+    this batch.
 
     Attributes:
       learning_rate: the learning rate of the logits xi, above 0.

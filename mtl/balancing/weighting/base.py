@@ -158,7 +158,7 @@ def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, 
       losses: {task: scalar}, the losses before the weighting.
 
     Returns:
-      {task: d(weighted loss) / d(loss)}, scalars.
+      {task: derivative of the weighted loss by the loss}, scalars.
     """
     ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
     return {

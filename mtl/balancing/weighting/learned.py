@@ -63,8 +63,8 @@ class IMTLL(base.Weighting):
     """IMTL-L: `L = sum_t exp(s_t) L_t - s_t`, which moves every `exp(s_t) L_t` towards 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-Task Learning", ICLR 2021 (no arXiv id). The base of the exponential is e, and the initial
-    s_t is 0. The paper's IMTL combines IMTL-L with IMTL-G, which balances gradients:
+    Multi-Task Learning", ICLR 2021 (no arXiv id). The base of the exponential is e, and the trained
+    s_t start at 0. The paper's IMTL combines IMTL-L with IMTL-G, which balances gradients:
     `methods.IMTLG`.
     """
 

@@ -18,8 +18,9 @@ class GeometricLoss(base.Weighting):
     """The geometric mean of the losses: `L = (prod_t L_t)^(1/T)`, so `w_t = L / (T L_t)`.
 
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
-    Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. Only
-    tasks in the batch count in the mean and in T. The weighted loss w_t L_t of each task is L / T.
+    Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. The
+    mean covers only tasks in the batch, and T is their number. The weighted loss w_t L_t of each
+    task is L / T.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:

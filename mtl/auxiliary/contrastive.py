@@ -114,7 +114,7 @@ class SupervisedContrastive(representation.OfRepresentation):
     reads_labels: ClassVar[bool] = True
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B]; 0 without a label or another row of the class."""
+        """Compute the losses of rows, [B]; 0 if no other labelled row has the row's class."""
         vectors = self._read(activations)
         representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
         projected = representation.stack_layers(vectors, self.layers)

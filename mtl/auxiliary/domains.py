@@ -98,7 +98,7 @@ def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
     """Return values unchanged, but multiply their gradient by -factor.
 
     Args:
-      values: a tensor of any shape.
+      values: the tensor that is returned, of any shape.
       factor: a scalar, which gets no gradient.
     """
 

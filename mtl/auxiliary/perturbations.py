@@ -273,7 +273,7 @@ class Ascent:
     ) -> types.Activations:
         """Return the activations after the last step of the ascent, computed by a `tf.while_loop`.
 
-        Gradients cannot go through the loop.
+        Gradients cannot go through this `tf.while_loop`.
 
         Args:
           activations: the network's outputs for the inputs without a perturbation.

@@ -68,8 +68,8 @@ class ExampleClipping(types.Surgery):
           batch: the batch, divided into parts; the attribute `examples` of a part has its rows.
 
         Returns:
-          N gradients, and {name: scalar}: `clipped_share`, the share of examples whose gradient was
-          scaled down, and `<task>/loss`, the unweighted loss.
+          The gradients by the N variables, and {name: scalar}: `clipped_share`, the share of
+          examples whose gradient was scaled down, and `<task>/loss`, the unweighted losses.
 
         Raises:
           UserError: the loss of the batch cannot be separated into losses of single rows.

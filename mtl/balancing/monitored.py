@@ -75,9 +75,10 @@ class Monitored(types.Surgery):
           batch: the batch, divided into parts; by default a single part with these losses.
 
         Returns:
-          N gradients and {name: scalar}: the scalars of `surgery`, `surgery/norm/<task>`,
-          `surgery/cosine/<task>/<task>` and `surgery/conflicts`. For each of the `scopes`, the last
-          three kinds of scalars exist a second time, with `<scope>/` before the name.
+          The gradients by the N variables, and {name: scalar}: the scalars of the wrapped surgery
+          and, in addition, `surgery/norm/<task>`, `surgery/cosine/<task>/<task>` and
+          `surgery/conflicts`. For each of the `scopes`, the last three kinds of scalars exist a
+          second time, with `<scope>/` before the name.
 
         Raises:
           UserError: a pattern of `scopes` matches no shared variable.
@@ -113,7 +114,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return the indices of compared variables, {prefix of the scalars' names: indices}."""
+        """Return {prefix of scalars' names: indices of the variables that are compared}."""
         scopes = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

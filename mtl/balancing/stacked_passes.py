@@ -311,7 +311,7 @@ def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
 
 
 def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
-    """Return True if the ops of two tensors, and their inputs up to a depth, prove them equal."""
+    """Return True if two tensors are certainly equal, by their ops and inputs down to a depth."""
     if first.name == second.name:
         return True
     # In a branch of `tf.cond`, placeholders stand for tensors from outside.

@@ -53,8 +53,9 @@ class Sum(types.Surgery):
           batch: the batch, divided into parts; by default a single part with these losses.
 
         Returns:
-          N gradients, and {`<task>/loss`: the unweighted loss}. The gradient of an embedding table
-          is IndexedSlices, and the gradient of a variable that affects no loss is None.
+          The gradients by the N variables, and the unweighted losses, {`<task>/loss`: scalar}. The
+          gradient of an embedding table is IndexedSlices, and the gradient of a variable that
+          affects no loss is None.
         """
         whole = whole_batch.or_losses(batch, losses)
 
@@ -77,12 +78,13 @@ class Combine(types.Surgery):
 
     Attributes:
       method: the method of surgery, a part of `mtl.balancing.methods`.
-      on: the tensors by which gradients are compared. "parameters" is exact, and takes a backward
-        pass for each task. With "parameters", the gradients of single tasks are not built for
-        layers that are wider than the batch. "representation" is the output of the network that
-        tasks share: the backward pass of each task ends there, and one pass carries the combined
-        gradient through the shared trunk (Sener and Koltun, 2018, arXiv:1810.04650).
-        "representation" is cheaper, but only approximates the combined gradients of "parameters".
+      on: the tensors by which the tasks' gradients are taken and compared. "parameters" is exact,
+        and takes a backward pass for each task. With "parameters", the gradients of single tasks
+        are not built for layers that are wider than the batch. "representation" is the output of
+        the network that tasks share: the backward pass of each task ends there, and one pass
+        carries the combined gradient through the shared trunk (Sener and Koltun, 2018,
+        arXiv:1810.04650). "representation" is cheaper, but only approximates the combined gradients
+        of "parameters".
       scopes: patterns of the shared variables whose gradients are compared, such as the variables
         of the last shared layer. The decided weights apply to all shared variables.
       every_steps: new weights are decided at global steps that are multiples of this number. A step

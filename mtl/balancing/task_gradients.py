@@ -319,7 +319,7 @@ class TaskGradients:
             variables that do not lead through the representation.
 
         Returns:
-          N gradients; None for a variable that affects no loss.
+          The gradients by the N variables; None for a variable that affects no loss.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
@@ -338,7 +338,7 @@ class TaskGradients:
           of_shared: {index of a variable: gradient}, for all variables that several tasks share.
 
         Returns:
-          N gradients; None for a variable that affects no loss.
+          The gradients by the N variables; None for a variable that affects no loss.
         """
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]

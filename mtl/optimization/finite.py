@@ -201,7 +201,7 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
       noun: the word for the checked tensors in the message, such as "them".
 
     Returns:
-      The op; its error is an InvalidArgumentError.
+      The op, which fails with an InvalidArgumentError.
     """
     message = [
         _BEFORE,

@@ -47,7 +47,7 @@ def check_groups(where: str, rates: Rates) -> None:
 
     Args:
       where: the name of the setting, for error messages.
-      rates: {pattern: factor, or schedule of factors}.
+      rates: {pattern: factor of the learning rate, or schedule of factors}.
 
     Raises:
       UserError: `rates` is not a map, a pattern is not a regular expression, or a value is neither
@@ -103,7 +103,7 @@ def mask_gradients(
       variables: the N variables of the gradients.
 
     Returns:
-      N gradients, dense or sparse as before.
+      The N gradients with these entries set to 0, dense or sparse as before.
     """
     return list(map(_mask_gradient, gradients, variables))
 

@@ -232,7 +232,7 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
 
     Args:
       learning_rate: a number, or a schedule.
-      last: a global step, at least 0.
+      last: the last global step that is looked at, at least 0.
 
     Returns:
       The first such step; None if there is none, if the learning rate is a number, or if the

@@ -110,7 +110,7 @@ class Criterion(abc.ABC):
           seen: the weights, gradients and other values of a variable.
 
         Returns:
-          A tensor of the shape `total_shape`.
+          The next sum or average, with the shape that `total_shape` returns.
         """
         raise NotImplementedError
 
@@ -163,7 +163,8 @@ class Averaged(Criterion):
           seen: the weights, gradients and other values of a variable.
 
         Returns:
-          A tensor of the shape `total_shape`; None if `seen` has no values of a batch.
+          The values, with the shape that `total_shape` returns; None if `seen` has no values of a
+          batch.
         """
 
     def gather(self, seen: Seen) -> tf.Tensor:

@@ -230,7 +230,7 @@ def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
       count: the number of ones along the last axis, an int32 scalar.
 
     Returns:
-      float32, in the shape of the scores.
+      Ones and zeros, float32, in the shape of the scores.
     """
     by_rank = tf.argsort(scores, direction="DESCENDING", stable=True)
     ranks = tf.argsort(by_rank)

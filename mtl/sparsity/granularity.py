@@ -158,7 +158,7 @@ class Blocks(_Groups):
     ] = (4, 4)
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that blocks divide the shape of a variable.
+        """Check that the last two axes of a variable can be divided into blocks.
 
         Raises:
           UserError: blocks do not divide the last two axes of the variable, or the variable has
@@ -210,7 +210,7 @@ class TableRows(_Groups):
     is_of_tables = True
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has rows.
+        """Check that a variable has two axes, so that its rows can be pruned.
 
         Raises:
           UserError: the variable does not have exactly two axes.
@@ -291,7 +291,7 @@ class Units(_Groups):
         return sorted([*sets, *([index] for index in unmatched)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has units with inputs.
+        """Check that a variable has at least two axes: inputs and units.
 
         Raises:
           UserError: the variable has fewer than two axes.

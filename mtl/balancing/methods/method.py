@@ -147,7 +147,7 @@ class CoordinateMethod:
 
         Args:
           rows: the gradients of S tasks by one variable or representation, [S, ...].
-          evidence: the sum of what the method `evidence` returns for the parts of the batch, or
+          evidence: the sum, over the parts of the batch, of the values that `evidence` returns, or
             None.
           seed: the seed of stateless random ops, int32 [2].
 

@@ -24,7 +24,8 @@ class Krum(method.Method):
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
     Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. If tasks are absent from a batch,
-    a score still counts at least one neighbour, and the mean takes at most all present gradients.
+    a score still counts at least one neighbour, and the mean covers no more gradients than the
+    batch has.
 
     Attributes:
       outliers: the assumed number of outlying gradients, at least 0. The paper requires at least `2

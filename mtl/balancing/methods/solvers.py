@@ -238,7 +238,7 @@ def repeat(times: tf.Tensor, body: Callable, *start: tf.Tensor):
       start: the first values.
 
     Returns:
-      The list of the values after the last iteration; a single value without a list.
+      The values after the last iteration: a list, or the value itself if there is only one.
     """
     values = _repeat_body(lambda i, *_: i < times, body, *start)
     return values[0] if len(values) == 1 else values

@@ -34,7 +34,7 @@ def stack_losses(losses: types.Tensors) -> tf.Tensor:
       losses: {task: scalar}.
 
     Returns:
-      float64 [T], in the order of the tasks.
+      The losses as a vector, float64 [T], in the order of the tasks.
     """
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
@@ -88,7 +88,8 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
     """Multiply the losses by weights, which gradients treat as constants.
 
     Args:
-      weights: float64 [T], in the order of the losses. Weights above 1e30 are set to 1e30.
+      weights: the weights of the losses, float64 [T], in the order of the losses. Weights above
+        1e30 are set to 1e30.
       losses: {task: scalar}.
 
     Returns:
@@ -137,8 +138,8 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
 
     Args:
       where: the name of the setting, for the error message.
-      setting: {task: value}, for every task.
-      losses: {task: scalar}; the keys give the order.
+      setting: the value of the setting, {task: value} for every task.
+      losses: {task: scalar}, whose keys give the order of the returned values.
 
     Raises:
       UserError: the tasks of the setting are not the tasks of the model.

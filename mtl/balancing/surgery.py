@@ -312,7 +312,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part with the losses that determine the weights: of all rows or samples."""
+        """Return a part of the batch with the losses that decide: of all rows, or of samples."""
         if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)

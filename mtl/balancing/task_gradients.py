@@ -244,8 +244,8 @@ class TaskGradients:
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
         """Compute inner products of gradients by some variables, and return the built leaves.
 
-        For a variable without a built leaf, the weighted sum of the tasks' gradients needs a
-        backward pass of the weighted losses.
+        For a variable whose gradients are not built, the weighted sum of the tasks' gradients needs
+        a backward pass of the weighted losses.
 
         Args:
           compared: the indices of the variables by which gradients are taken.
@@ -406,8 +406,8 @@ class BatchGradients:
           tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.
           compared: the indices of the variables with a combined gradient.
           combined: the combined gradients by these variables, in the order of `compared`.
-          weights: the weights of the T losses, float64 [T], for the gradients by other shared
-            variables.
+          weights: the weights of the T losses, float64 [T]; other shared variables get the
+            gradients of the losses with these weights.
         """
         rest = [n for n in tasks.shared if n not in compared]
         rest_gradients = (

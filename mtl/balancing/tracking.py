@@ -21,8 +21,8 @@ def track_gradients(
 ) -> list[task_gradients.Leaf]:
     """Replace each gradient g by its running average, `y <- y + rate (g - y)` from y = 0.
 
-    The averages y are variables `tracked/<name of the leaf>` in the open variable scope. If a task
-    is absent from a batch, the averages of its gradients do not change.
+    The averages y are saved in variables `tracked/<name of the leaf>` of the open variable scope.
+    If a task is absent from a batch, the averages of its gradients do not change.
 
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
@@ -46,8 +46,8 @@ def precondition_gradients(
     """Divide each gradient g by `s^(1/4)`, where s is the sum of g^2 over all steps so far.
 
     The squared norm of a divided gradient is `g' diag(sqrt(s))^-1 g`, the squared norm of g in
-    AdaGrad's metric. The sums s are variables `squares/<name of the leaf>` in the open variable
-    scope.
+    AdaGrad's metric. The sums s of squared gradients are saved in variables `squares/<name of the
+    leaf>` of the open variable scope.
 
     Raises:
       UserError: a leaf is an embedding table; its sums of squares would be as large as the table.

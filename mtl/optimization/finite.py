@@ -115,8 +115,8 @@ class Checked:
       losses: {task: scalar}.
       squares: the squared norms of the gradients, float64 [N]; finite if all entries are finite.
       variables: the N variables of the gradients.
-      gradients: the N gradients, from which an error message finds single tasks if variables of
-        several tasks are stacked.
+      gradients: the N gradients; if one variable stacks the variables of several tasks, its
+        gradient shows which tasks an error must name.
     """
 
     losses: types.Tensors

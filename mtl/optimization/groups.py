@@ -270,8 +270,8 @@ def _group_pairs(
 ) -> dict[Group, types.GradientsAndVariables]:
     """Divide variables into groups; the first group has the variables without a pattern.
 
-    Therefore, the first optimizer in a graph is the one of variables without a pattern, and its
-    state has the same names as in a run without groups.
+    The optimizer of variables without a pattern thus comes first in the graph, and its state has
+    the same names as in a run without groups.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

@@ -171,8 +171,8 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
 
     The solution minimises a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If
     a sum of the gradients with positive weights is 0, there may be no solution, and the b of
-    Newton's method grows without bound. If b grows without bound, the function returns b scaled to
-    a largest value of 1.
+    Newton's method grows without bound. If the solution b grows without bound, the function returns
+    b scaled to a largest value of 1.
 
     Args:
       cosines: the matrix U of cosines between gradients, float64 [T, T], positive semi-definite.

@@ -42,8 +42,8 @@ class MoCo(method.Method):
       step_size: the step size of the weights a, above 0; the paper's gamma.
       ridge: a number, at least 0, that is added to the diagonal of the inner products, so that the
         weights are unique; the paper's rho.
-      projection: the function that keeps the weights a on the simplex: "simplex", the projection P,
-        or "softmax", as in the authors' code.
+      projection: the function that keeps the weights a on the simplex: "simplex" for the projection
+        P onto it, or "softmax", as in the authors' code.
     """
 
     rate: Annotated[float, _check_rate] = 0.5

@@ -82,11 +82,11 @@ class FAMO(base.Weighting):
     `c z_t / L_t`, sum to 1.
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
-    arXiv:2306.03792. The authors' code computes "L_t after" by a second forward pass on the same
-    batch. Here, "L_t after" a step is the loss of the next batch that has the task, which takes no
-    further pass. Over many steps, the differences between one batch and the next add up to the fall
-    of the loss. Differences on one and the same batch also include what a step learns only about
-    this batch.
+    arXiv:2306.03792. The authors' code computes the loss "L_t after" a step by a second forward
+    pass on the same batch. Here, "L_t after" a step is the loss of the next batch that has the
+    task, which takes no further pass. Over many steps, the differences between one batch and the
+    next add up to the fall of the loss. Differences on one and the same batch also include what a
+    step learns only about this batch.
 
     Attributes:
       learning_rate: the learning rate of the logits xi, above 0.

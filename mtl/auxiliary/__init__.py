@@ -1,4 +1,4 @@
-"""Auxiliary losses, which have no head; only training computes them.
+"""Auxiliary losses, which have no head; evaluations and exports do not compute them.
 
 from mtl import auxiliary
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]

@@ -25,7 +25,7 @@ class Activations(types.Activations):
 
     Attributes:
       forward: a function that runs the network and its heads a second time.
-      scope: the variable scope of network and heads.
+      scope: the variable scope of the network and the heads.
       draws_by_step: True if this pass draws random numbers, such as dropout.
     """
 
@@ -50,8 +50,9 @@ class Activations(types.Activations):
 
         Args:
           inputs: {column: [B, ...]}, encoded columns.
-          draw: a number for the random draws of the pass. Different numbers give different draws,
-            and 0 repeats the draws of the first pass.
+          draw: a number that selects the random draws of the second pass, such as dropout.
+            Different values of `draw` give different draws, and 0 repeats the draws of the first
+            pass.
           replace: a function from a trainable variable to a value of the same shape, which the
             network reads in place of the variable; None reads the variables.
 
@@ -78,7 +79,7 @@ def withhold_rows(activations: Activations, name: str) -> Activations:
     """Return activations without features and labels, for an auxiliary loss of mixed rows.
 
     Raises:
-      UserError: later, if the loss reads features or labels.
+      UserError: not in this call but later, when the loss reads features or labels.
     """
     labels = _Withheld(f"auxiliary loss {name!r}", "reads_labels")
     features = _Withheld(f"auxiliary loss {name!r}", "reads_features")

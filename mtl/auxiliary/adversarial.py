@@ -23,26 +23,30 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Adversarial(moved_inputs.OfAscent, base.OfLabels):
-    """The loss of the heads at `x + r`, where r maximises this loss within a ball around x.
+    """The loss of the heads at inputs `x + r`, where r maximises this loss in a ball around x.
 
-    Gradient ascent finds r: `r <- P(r + a g / |g|)`, or `P(r + a sign(g))` for the norm "max". Here
-    a is the step size, g the gradient of a row's loss by its inputs, and P the projection on `|r|
-    <= epsilon`. Gradients of the training step do not go through r.
+    Gradient ascent finds r by steps `r <- P(r + a g / |g|)`, or `r <- P(r + a sign(g))` for the
+    norm "max", where a is the step size, g the gradient of a row's loss by its inputs, and P the
+    projection on `|r| <= epsilon`. Gradients of the training step do not go through the
+    perturbation r.
 
     T. Miyato, A. M. Dai, I. Goodfellow, "Adversarial Training Methods for Semi-Supervised Text
-    Classification", 2016, arXiv:1605.07725 (FGM); E. Wong, L. Rice, J. Z. Kolter, "Fast is better
-    than free", 2020, arXiv:2001.03994 (a random start); A. Madry et al., "Towards Deep Learning
-    Models Resistant to Adversarial Attacks", 2017, arXiv:1706.06083 (PGD); C. Zhu et al., "FreeLB",
-    2019, arXiv:1909.11764 (`averages_steps`). A norm covers all moved columns of a single row; some
-    implementations take the norm over the batch. Madry et al. train only on moved inputs. To do the
-    same, give the tasks the weight 0 in `weighting.Fixed`.
+    Classification", 2016, arXiv:1605.07725 (FGM); Wong, Rice and Kolter, "Fast is better than
+    free", 2020, arXiv:2001.03994 (a random start); Madry et al., "Towards Deep Learning Models
+    Resistant to Adversarial Attacks", 2017, arXiv:1706.06083 (PGD); Zhu et al., "FreeLB", 2019,
+    arXiv:1909.11764 (`averages_steps`). A norm covers all moved columns of a single row; some
+    implementations take the norm over the batch. Madry et al. train only on moved inputs. To train
+    only on moved inputs, give the tasks the weight 0, and this loss a weight above 0, in
+    `weighting.Fixed`.
 
     Attributes:
       step_size: the norm of a step of the ascent, above 0. The default is epsilon for a single
         step, and 2.5 epsilon / steps for several steps.
-      random_start: True starts r at a random point in the ball; False starts it at 0.
-      averages_steps: True takes the mean of the losses at the start and after each step except the
-        last. Memory then grows with the number of steps. False takes the loss after the last step.
+      random_start: True starts the perturbation r at a random point in the ball; False starts it at
+        0.
+      averages_steps: True takes the mean of the losses at the start of the ascent and after each of
+        its steps except the last; the memory for this mean grows with the number of steps. False
+        takes the loss after the last step of the ascent.
     """
 
     name: str = "adversarial"
@@ -68,7 +72,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         return tf.add_n(losses) / len(losses)
 
     def _ascend(self, activations: types.Activations) -> Iterator[types.Activations]:
-        """Yield the activations at the start, and after each step of the ascent."""
+        """Yield the network's outputs at the start of the ascent, and after each of its steps."""
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.unroll(activations, self._draw_start(ascent), self.steps)
 

@@ -54,7 +54,7 @@ class OfHeads(Base):
     """The base class of losses that read the predictions of some heads.
 
     Attributes:
-      heads: the names of the tasks; None for all tasks.
+      heads: the names of the tasks whose predictions the loss reads; None for all tasks.
     """
 
     heads: checks.SomeNames | None = None
@@ -67,7 +67,7 @@ class OfHeads(Base):
         """Check that the tasks exist, and that their heads suit the loss.
 
         Raises:
-          UserError: a task is unknown, or its head is not of the class's `kind`.
+          UserError: a task is unknown, or its head does not implement the protocol `kind`.
         """
         for task in self._choose(heads):
             checks.one_of(self._where("heads"), task, heads)
@@ -95,7 +95,7 @@ class OfHeads(Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLabels(OfHeads):
-    """The base class of losses that read labels; each task has a mean over its labelled rows."""
+    """The base class of losses that read labels; a task's loss is a mean over its labelled rows."""
 
     kind: ClassVar[type] = types.WeighingHead
     rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"

@@ -18,17 +18,18 @@ from mtl.variables import averaging
 
 @checks.dataclass
 class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
-    """`D(p(x), p(x + r))`: r is the change of norm epsilon that increases the divergence D most.
+    """The divergence D of the predictions at inputs x and `x + r`; r increases D the most.
 
-    The power method finds r from a random direction d by iterations `d <- g / |g|`, with g the
-    gradient of `D(p(x), p(x + xi d))` by d. Gradients of the training step go neither through p(x)
-    nor through r. D is the sum of the divergences of all heads, so all heads have the same r. T.
-    Miyato, S. Maeda, M. Koyama, S. Ishii, "Virtual Adversarial Training", 2017, arXiv:1704.03976.
+    Here p(x) are the predictions for a row x. The power method finds the change r from a random
+    direction d, by iterations `d <- g / |g|` with g the gradient of `D(p(x), p(x + xi d))` by d.
+    Gradients of the training step go neither through the predictions p(x) nor through the change r.
+    The divergence D is a sum over all heads, so all heads have the same change r. T. Miyato, S.
+    Maeda, M. Koyama, S. Ishii, "Virtual Adversarial Training", 2017, arXiv:1704.03976.
 
     Attributes:
-      epsilon: the norm of r, over all moved values of a row, above 0.
-      xi: the step length of the power method, above 0. The paper's code takes 1e-6, where rounding
-        errors of float32 hide the direction.
+      epsilon: the norm of the change r, over all changed values of a row, above 0.
+      xi: the step length of the power method, above 0. The paper's code uses 1e-6, a length at
+        which rounding errors of float32 hide the direction.
       iterations: the number of iterations of the power method, at least 1. Each iteration takes a
         forward and a backward pass.
     """
@@ -54,12 +55,13 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trades(moved_inputs.OfAscent, base.OfHeads):
-    """`D(p(x), p(x + r))`: r maximises the divergence D within a ball; `weight` is TRADES' beta.
+    """The divergence D of the predictions at inputs x and `x + r`, where r maximises D in a ball.
 
-    The ascent is as in `Adversarial`, but maximises the divergence and not the loss. The ascent
-    starts at random values of N(0, 0.001^2), projected on the ball. Gradients of the training step
-    go through both predictions, but not through r. H. Zhang et al., "Theoretically Principled
-    Trade-off between Robustness and Accuracy", 2019, arXiv:1901.08573.
+    The setting `weight` is the beta of TRADES. Gradient ascent finds the change r as in
+    `Adversarial`, but maximises the divergence and not the loss. The ascent starts at random values
+    of N(0, 0.001^2), projected on the ball. Gradients of the training step go through both
+    predictions, but not through the change r. H. Zhang et al., "Theoretically Principled Trade-off
+    between Robustness and Accuracy", 2019, arXiv:1901.08573.
     """
 
     name: str = "trades"
@@ -112,19 +114,20 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
-    """`D(p', p)`: the divergence of the predictions p from predictions p' of averaged weights.
+    """`D(p', p)`: the divergence of the predictions p from those of averaged weights, p'.
 
     A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
-    the divergence of the heads in place of the squared distance of probabilities. The teacher p'
-    has the averages of `Update.average` before the step, and different dropout than the student.
-    Gradients do not go through p'. The teacher reads the columns that the student has encoded, so
-    it does not use averages of embedding tables. In the first step, both have the same weights. The
-    paper adds noise to the inputs of both models. Here, only the student gets noise, because noise
-    makes the teacher less certain.
+    the divergence of the heads in place of the squared distance of probabilities. The teacher,
+    which predicts p', has the averages of the weights before the step (`Update.average`), and other
+    dropout than the student. Gradients do not go through the teacher's predictions. The teacher
+    reads the columns that the student has encoded, so it does not use averages of embedding tables.
+    In the first step, teacher and student have the same weights. The paper adds noise to the inputs
+    of both teacher and student. Here, only the student gets noise, because noise makes the teacher
+    less certain.
 
     Attributes:
       noise: the standard deviation of the noise on the student's inputs, at least 0. Noise takes a
-        further forward pass; without noise, the student is the forward pass of the step.
+        further forward pass; without noise, the forward pass of the step is the student's.
     """
 
     name: str = "mean_teacher"
@@ -146,12 +149,12 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
 
     The loss is a mean over all rows; labelled rows, and rows whose probability is below
     `threshold`, count as 0. D.-H. Lee, "Pseudo-Label", 2013. With `noise`, the loss comes from a
-    second pass, as in K. Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
+    second pass on noisy inputs, as in Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
 
     Attributes:
       threshold: the least probability of the predicted class, in [0, 1).
       noise: the standard deviation of the noise on the inputs of the second pass, at least 0. With
-        0, the loss needs only one pass.
+        a noise of 0, the loss needs only one forward pass.
     """
 
     name: str = "pseudo_labels"
@@ -189,8 +192,8 @@ class EntropyMinimization(base.OfHeads):
     """The entropy of the predictions, which makes predictions confident.
 
     Y. Grandvalet, Y. Bengio, "Semi-supervised Learning by Entropy Minimization", 2004. With few
-    labels, the model may predict the same class for all rows. So choose a small weight, and look at
-    the metrics.
+    labels, the model may predict the same class for all rows. Therefore, choose a small weight for
+    this loss, and look at the metrics of the tasks.
     """
 
     name: str = "entropy"
@@ -206,7 +209,7 @@ class EntropyMinimization(base.OfHeads):
 
 
 def _hold_logits(activations: types.Activations) -> types.Activations:
-    """Return activations whose logits are constants for gradients."""
+    """Return activations whose logits gradients treat as constants."""
     constants = {task: tf.stop_gradient(logits) for task, logits in activations.logits.items()}
     return dataclasses.replace(activations, logits=constants)  # type: ignore[type-var]
 

@@ -22,16 +22,16 @@ from mtl.networks import trunk
 class Contrastive(representation.OfCorruption):
     """Makes two views of a row more similar than views of different rows.
 
-    The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`. Here j is the other
+    The loss of a view i is `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`, where j is the other
     view of the same row, k stands for all other views of all rows, and s is the cosine of projected
-    vectors. The loss of a row is the mean of its two views. The loss needs no labels. T. Chen et
-    al., "A Simple Framework for Contrastive Learning of Visual Representations" (SimCLR, NT-Xent),
-    2020, arXiv:2002.05709. Here, a view is the encoded row with some columns of other rows (D.
-    Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with different dropout. The first
-    view is the forward pass of the step, unless `corrupts_both` is set.
+    vectors. The loss of a row is the mean of the losses of its two views. The loss needs no labels.
+    T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (SimCLR,
+    NT-Xent), 2020, arXiv:2002.05709. Here, a view is the encoded row with some columns of other
+    rows (Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with different dropout. The
+    first view is the forward pass of the step, unless `corrupts_both` is set.
 
-    A row is compared only with rows of the same micro-batch and replica. So `Run.micro_batches` and
-    the number of replicas change the loss.
+    A row is compared only with rows of the same micro-batch and replica. Therefore,
+    `Run.micro_batches` and the number of replicas influence the loss.
 
     Attributes:
       corruption: the share of a row's columns that are replaced by columns of another row, in
@@ -41,8 +41,9 @@ class Contrastive(representation.OfCorruption):
       corrupts_both: True also corrupts the first view, which takes a further forward pass.
       layers: the units of the layers that project the representation, with ReLU between the
         layers; [] for no layers.
-      temperature: the temperature t, above 0.
-      columns: the names of the columns that are replaced or get noise; None for all columns.
+      temperature: the temperature t, by which the cosines are divided, above 0.
+      columns: the names of the encoded columns that are replaced or get noise; None for all columns
+        of numbers.
     """
 
     name: str = "contrastive"
@@ -88,20 +89,20 @@ class SupervisedContrastive(representation.OfRepresentation):
     """Makes rows of the same class more similar than rows of different classes.
 
     The loss of row i is `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i,
-    a) / t))`. Here s is the cosine of projected vectors, P(i) the other rows of the same class, and
-    a stands for all other labelled rows. The loss is 0 for a row without another row of its class.
-    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
-    view of each row instead of two.
+    a) / t))`, where s is the cosine of projected vectors, P(i) are the other rows of the same
+    class, and a stands for all other labelled rows. The loss is 0 for a row without another row of
+    its class. P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out),
+    with one view of each row instead of two.
 
-    A row is compared only with rows of the same micro-batch and replica. So `Run.micro_batches` and
-    the number of replicas change the loss.
+    A row is compared only with rows of the same micro-batch and replica. Therefore,
+    `Run.micro_batches` and the number of replicas influence the loss.
 
     Attributes:
       head: the task whose label is the class, with a head `Binary`, `MultiClass` or `Ordinal`. Rows
-        without a label are left out, and rows have the weights of this task.
+        without a label of this task are left out, and the other rows are weighted as in this task.
       layers: the units of the layers that project the representation, with ReLU between the
         layers; [] for no layers.
-      temperature: the temperature t, above 0.
+      temperature: the temperature t, by which the cosines are divided, above 0.
     """
 
     head: str
@@ -113,7 +114,7 @@ class SupervisedContrastive(representation.OfRepresentation):
     reads_labels: ClassVar[bool] = True
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B]; 0 for rows without a label or without a partner."""
+        """Compute the losses of rows, [B]; 0 if no other labelled row has the row's class."""
         vectors = self._read(activations)
         representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
         projected = representation.stack_layers(vectors, self.layers)
@@ -137,7 +138,7 @@ class SupervisedContrastive(representation.OfRepresentation):
         checks.require(fits, self._where("head"), rule, self.head, fix)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return the weights of rows in the task, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in the task `head`, {label: [B, ...]} -> [B]."""
         head: Any = heads[self.head]
         return head.row_weights(labels)
 
@@ -152,7 +153,8 @@ def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Ten
     """Compute the NT-Xent loss of each view; rows i and i + B are views of the same example.
 
     Args:
-      vectors: [2 B, D], all first views and then all second views; need not be normalised.
+      vectors: the projected views, [2 B, D], all first views and then all second views; they need
+        not be normalised.
       rows: B, at least 2.
       temperature: the divisor of the cosines, above 0.
 
@@ -172,7 +174,7 @@ def compute_supervised(
     """Compute the supervised contrastive loss of each row.
 
     Args:
-      vectors: [B, D]; need not be normalised.
+      vectors: the projected rows, [B, D], which need not be normalised.
       classes: class ids, [B].
       counts: bool [B], False for rows that are left out.
       temperature: the divisor of the cosines, above 0.
@@ -200,7 +202,7 @@ def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
 
 
 def _leave_out(similar: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-    """Set masked entries, bool [N, N], to minus infinity, whose exponential is 0."""
+    """Set the entries where a mask [N, N] is True to minus infinity, whose exponential is 0."""
     return tf.where(
         where, tf.fill(tf.shape(similar), tf.cast(float("-inf"), similar.dtype)), similar
     )

@@ -64,9 +64,10 @@ class Distillation(_OfTeacher, base.OfHeads):
     """`T^2 D(q_T, p_T)`: the divergence of predictions p from the teacher's q at temperature T.
 
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
-    arXiv:1503.02531. The predictions p_T and q_T come from logits that are divided by T. Heads that
-    predict numbers have no temperature. The loss is a mean over all rows, labelled or not. The
-    factor T^2 keeps the scale of gradients independent of T.
+    arXiv:1503.02531. The predictions p_T of the model and q_T of the teacher come from logits that
+    are divided by T. Heads that predict numbers have no temperature. The loss is a mean over all
+    rows, labelled or not. The factor T^2 keeps the scale of gradients independent of the
+    temperature T.
 
     Attributes:
       temperature: the temperature T, above 0; or {task: T}, with T = 1 for other tasks.
@@ -137,7 +138,7 @@ class Distillation(_OfTeacher, base.OfHeads):
         return self.temperature
 
     def _check_classes(self, teacher: Teacher, task: str, head: types.Head) -> None:
-        """Check that the teacher's metadata have the same classes as the student."""
+        """Check that the teacher's metadata list the same classes as the student's head."""
         teacher_classes = teacher.described.get("tasks", {}).get(task, {}).get("classes")
         classes = list(types.read_member(head, types.ClassHead, "class_names"))
         rule = f"have the classes of task {task!r}, {classes[:10]}"
@@ -150,12 +151,12 @@ class FeatureDistillation(_OfTeacher):
     """`|W h + b - t|^2 / D`: compares a tower h with a tensor t [B, D] of the teacher.
 
     A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear map
-    W, b, which is trained with the network. The paper first trains on this loss alone; here, it is
-    trained together with the other losses.
+    W, b, which is trained with the network. The paper first trains on this loss alone; here, the
+    network is trained on the sum of this loss and the others.
 
     Attributes:
       tensor: the name of an op in the teacher's graph, with the output t [B, D].
-      task: the task whose tower is h; by default the first task.
+      task: the task whose tower h is compared; by default the first task.
     """
 
     name: str = "feature_distillation"
@@ -184,12 +185,12 @@ class Teacher:
     """A SavedModel that predicts the rows of a training step.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       folder: the folder of a SavedModel, or of a run; see `find_model`.
       signature: the name of a signature that takes features as tensors, [B, ...] each.
 
     Attributes:
-      described: the metadata of the export.
+      described: the metadata of the exported model.
     """
 
     def __init__(self, where: str, folder: str, signature: str):
@@ -211,7 +212,8 @@ class Teacher:
         """Predict rows by the SavedModel.
 
         Args:
-          features: {field: [B, ...]}, which must contain all inputs of the signature.
+          features: {field: [B, ...]}, with at least the fields that the SavedModel's signature
+            reads.
           tasks: tasks that the signature predicts.
 
         Returns:
@@ -239,12 +241,13 @@ class Teacher:
         """Compute the output [B, D] of an op in the teacher's graph.
 
         Args:
-          where: the name of the setting, for errors.
-          features: {field: [B, ...]}, which must contain all inputs of the signature.
+          where: the name of the setting, for error messages.
+          features: {field: [B, ...]}, with at least the fields that the SavedModel's signature
+            reads.
           name: the name of an op whose first output is float32 [B, D], with a static D.
 
         Raises:
-          UserError: the graph has no such op.
+          UserError: the teacher's graph has no op with this name and such an output.
         """
         shapes = {
             op.name: op.outputs[0].shape
@@ -304,17 +307,19 @@ def find_model(folder: str, where: str = "teacher") -> str:
     """Find the SavedModel of a folder, a run or a checkpoint.
 
     A folder of versions stands for its newest version. A run stands for its best export or, if
-    there is none, its latest export. A checkpoint stands for the newest export of its step.
+    there is none, its latest export. A checkpoint stands for the newest export of the checkpoint's
+    step.
 
     Args:
-      folder: a SavedModel, a folder of numbered SavedModels, a run, or a checkpoint.
-      where: the name of the setting, for errors.
+      folder: the path of a SavedModel, of a folder of numbered SavedModels, of a run, or of a
+        checkpoint.
+      where: the name of the setting, for error messages.
 
     Returns:
       The folder of a SavedModel; `folder` itself if it has no versions or exports.
 
     Raises:
-      UserError: the checkpoint was not exported, or only before it was written.
+      UserError: the checkpoint has no export that is newer than the checkpoint itself.
     """
     if tf.io.gfile.exists(f"{folder}.index"):
         return _find_export(folder, where)

@@ -24,16 +24,17 @@ from mtl.variables import freezing
 class GradientReversal(representation.OfRepresentation):
     """The loss of a classifier of domains, whose gradient is reversed for the network.
 
-    The classifier (hidden layers and a head) is trained to lower its loss L. The network below gets
-    the gradient `-reversal dL/dh`, and is trained to raise L. Balancing treats L as the loss of a
-    task whose gradient is the reversed gradient. Y. Ganin et al., "Domain-Adversarial Training of
-    Neural Networks", 2016, arXiv:1505.07818, where the reversal rises like `schedules.Sigmoid`. If
-    the representation does not show the domain, L is the loss of random guesses, such as 0.69 for
-    two equally frequent domains. A lower loss means that the representation still shows the domain.
+    The classifier (hidden layers and a head) is trained to lower its loss L. The network below the
+    classifier gets the gradient `-reversal dL/dh` at the representation h, and is trained to raise
+    the loss L. Balancing treats the classifier's loss L as the loss of a task whose gradient is the
+    reversed gradient. Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016,
+    arXiv:1505.07818, where the reversal rises like `schedules.Sigmoid`. If the representation does
+    not show the domain, the classifier's loss L is that of random guesses, such as 0.69 for two
+    equally frequent domains. A lower loss means that the representation still shows the domain.
 
     Attributes:
       head: the head of the classifier, any head of `mtl.heads` whose label is the domain. Rows
-        without this label have weight 0.
+        without a label of the domain have weight 0.
       layers: the units of the hidden layers of the classifier, with ReLU.
       reversal: the factor of the reversed gradient; at least 0, or a schedule.
     """
@@ -65,10 +66,10 @@ class GradientReversal(representation.OfRepresentation):
         return (self.head,)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check `at`, and that the name of the head differs from all tasks.
+        """Check the setting `at`, and that the name of the head is not the name of a task.
 
         Raises:
-          UserError: a task has the name of the head, or `at` names no tower.
+          UserError: the head has the name of a task, or `at` names no tower.
         """
         super().check(heads)
         where, name = f"{self._where('head')}'s name", self.head.name
@@ -97,8 +98,8 @@ def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
     """Return values unchanged, but multiply their gradient by -factor.
 
     Args:
-      values: a tensor of any shape.
-      factor: a scalar; it gets no gradient.
+      values: the tensor that is returned, of any shape.
+      factor: a scalar, which gets no gradient.
     """
 
     def reverse(values: tf.Tensor) -> tf.Tensor:

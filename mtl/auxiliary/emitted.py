@@ -27,7 +27,7 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return True if an evaluation can compute an auxiliary loss.
+    """Return True if an auxiliary loss can be computed in evaluation mode.
 
     Args:
       part: the auxiliary loss, which must not need random draws.
@@ -45,7 +45,8 @@ def find_losses(parts: Any) -> list[Emitted]:
       parts: a part, or parts in lists and maps.
 
     Returns:
-      One loss for each declared name. Parts that declare the same name share the loss, a sum.
+      One loss for each declared name. Parts that declare the same name share one loss, which is a
+      sum.
 
     Raises:
       UserError: two parts declare different weights for the same name.

@@ -1,4 +1,4 @@
-"""Losses for funnels, in which only rows with a label (click) can have the next label (order).
+"""Losses for funnels, where only rows with one label (a click) can have the next (an order).
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
 auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
@@ -22,21 +22,22 @@ from mtl.networks import trunk
 class InversePropensity(base.Base):
     """`mean_i o_i loss_i / p_i`: estimates a task's mean loss over all rows from observed rows.
 
-    o is 1 if a row is labelled and in the space of the task (`within`), such as the clicked rows. p
-    is the probability of o that another task predicts; gradients do not go through p. If p is right
-    and above 0, the expectation is the mean loss over all rows. H. Wang et al., "ESCM2: Entire
+    The indicator o_i is 1 if row i is labelled and in the space of the task (its setting `within`),
+    such as the clicked rows, and else 0. The probability p_i that o_i is 1 is predicted by another
+    task; gradients do not go through p_i. If the probabilities p_i are right and above 0, the
+    expected value of the estimate is the mean loss over all rows. H. Wang et al., "ESCM2: Entire
     Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
     arXiv:2204.05125, whose loss is the sum of this loss, the loss of the click, and the loss of
     click and conversion together.
 
-    Rows have the weights of the task `propensity`. With `normalizes`, the sum is divided by the sum
-    of `o_i / p_i` and not by the number of rows, in each micro-batch.
+    The rows are weighted as in the task `propensity`. With `normalizes`, the sum over the rows of a
+    micro-batch is divided by the sum of `o_i / p_i` and not by the number of rows.
 
     Attributes:
       task: the task of the loss, whose head is a `Binary` with a setting `within`.
-      propensity: the task that predicts p, whose head is a `Binary` or `Joint`.
-      max_weight: the upper limit of 1 / p, at least 1. A lower limit leads to less variance and
-        more bias.
+      propensity: the task that predicts the probabilities p_i, whose head is a `Binary` or `Joint`.
+      max_weight: the upper limit of the factor 1 / p_i of a row's loss, at least 1. A smaller
+        `max_weight` leads to less variance and more bias.
       normalizes: True divides the weights `o_i / p_i` by their sum.
     """
 
@@ -50,7 +51,7 @@ class InversePropensity(base.Base):
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The task, whose head may have `has_loss = False`."""
+        """The tasks that can learn from this loss alone, if `has_loss` of their heads is False."""
         return (self.task,)
 
     @property
@@ -59,7 +60,7 @@ class InversePropensity(base.Base):
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Check that both tasks exist and have binary heads, and that p predicts the space.
+        """Check that both tasks have binary heads, and that `propensity` predicts `within`.
 
         Raises:
           UserError: a task is unknown or has another head, both tasks are the same, `task` has no
@@ -93,7 +94,7 @@ class InversePropensity(base.Base):
         return self._weigh_rows(activations) * losses
 
     def _weigh_rows(self, activations: types.Activations) -> tf.Tensor:
-        """Compute o / p, [B], without gradients."""
+        """Compute the weights o / p of the rows, [B], without gradients."""
         head = cast(types.WeighingHead, activations.heads[self.task])
         observed = head.row_weights(activations.labels) > 0
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
@@ -115,21 +116,25 @@ class InversePropensity(base.Base):
 class DoublyRobust(representation.OfRepresentation, InversePropensity):
     """`mean_i e_i + o_i (loss_i - e_i) / p_i`: inverse propensity with a predicted loss e_i.
 
-    o, p and the weights of rows are as in `InversePropensity`. A new tower of hidden layers on the
-    shared representation predicts the probability q that the label is 1, and e is `q loss(1) + (1 -
-    q) loss(0)`. The expectation is the mean loss over all rows if p or q is right. Gradients of
-    this mean do not go through q. The tower learns q from labels by a second term, `mean_i o_i /
-    p_i CE(q_i, y_i)`, times `imputation_weight`.
+    The indicators o_i, the probabilities p_i and the weights of rows are as in `InversePropensity`.
+    A new tower of hidden layers on the shared representation predicts the probability q_i that the
+    label is 1, and the predicted loss e_i is `q_i loss(1) + (1 - q_i) loss(0)`. The expected value
+    of the estimate is the mean loss over all rows if the probabilities p_i or the probabilities q_i
+    are right. Gradients of the estimate do not go through the q_i of the tower. The tower learns to
+    predict q_i from labels by a second term of the loss, `mean_i o_i / p_i CE(q_i, y_i)`, times
+    `imputation_weight`.
 
-    The paper is the same as for `InversePropensity`. In the paper, the tower predicts e itself, so
-    the gradient by the task's logits equals the gradient of `InversePropensity`. Here, e depends on
-    the logits, so q trains the task on rows outside of the space, as in X. Wang et al., "Doubly
-    Robust Joint Learning for Recommendation on Data Missing Not at Random", ICML 2019. The loss may
-    be negative, so do not choose a weighting that takes logarithms or ratios of losses.
+    The estimate comes from the same paper as `InversePropensity`. In the paper, the tower predicts
+    the loss e_i itself, so the gradient by the task's logits equals the gradient of
+    `InversePropensity`. Here, e_i depends on the logits, so the task also learns on rows outside of
+    its space, with q_i as their label, as in Wang et al., "Doubly Robust Joint Learning for
+    Recommendation on Data Missing Not at Random", ICML 2019. The loss may be negative, so do not
+    choose a weighting that takes logarithms or ratios of losses.
 
     Attributes:
-      layers: the units of the hidden layers of the tower, with ReLU; scope `auxiliary/<name>`.
-      imputation_weight: the factor of the second term, above 0.
+      layers: the units of the hidden layers of the tower, with ReLU, in the variable scope
+        `auxiliary/<name>`.
+      imputation_weight: the factor of the term that trains the tower, above 0.
     """
 
     name: str = "doubly_robust"
@@ -167,11 +172,11 @@ class Calibrator(base.Base):
     """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be more probable than s.
 
     The probabilities p of both tasks must be over the same rows, such as of a click, and of a click
-    with an order. A task with the setting `within` has a probability over other rows. D. Xi et al.,
-    "Modeling the Sequential Dependence among Audience Multi-step Conversions with Multi-task
-    Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with the paper's weight
-    of 0.6. The loss is a mean over all rows, labelled or not. If task t is a `heads.Joint` whose
-    chain contains s, the loss is always 0.
+    with an order. A task with the setting `within` predicts a probability over only some of the
+    rows. D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions
+    with Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with the
+    paper's weight of 0.6. The loss is a mean over all rows, labelled or not. If the head of task t
+    is a `heads.Joint` whose chain contains task s, the loss is always 0.
 
     Attributes:
       after: {task t: an earlier task s, or a list of them}, as in `networks.AITM`.
@@ -237,7 +242,7 @@ def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> No
     """Check that a task has a head with one logit for two classes.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       task: the name of the task.
       heads: {task: its head}.
 

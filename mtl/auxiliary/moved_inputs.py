@@ -29,7 +29,7 @@ class OfColumns(base.Base):
     bounds: ClassVar[Sequence[float] | None] = None
 
     def open_space(self, inputs: types.Tensors, norm: str = "l2") -> perturbations.Space:
-        """Return the space of perturbations of some inputs.
+        """Return the perturbations of some inputs that this loss may apply, as a `Space`.
 
         Args:
           inputs: {column: [B, ...]}, the encoded columns.
@@ -73,8 +73,9 @@ class OfAscent(OfBounded):
       epsilon: the largest norm of a perturbation, above 0, in the unit of the encoded columns.
       norm: the norm of a row's perturbation: "l2", over all changed values, or "max", the largest
         absolute value.
-      steps: the number of steps, at least 1. Each step takes a forward and a backward pass.
-      step_size: the norm of a step, above 0; by default 2.5 epsilon / steps.
+      steps: the number of steps of the ascent, at least 1. Each step takes a forward and a backward
+        pass.
+      step_size: the norm of a step of the ascent, above 0; by default 2.5 epsilon / steps.
     """
 
     epsilon: checks.Positive = 1.0
@@ -89,8 +90,8 @@ class OfAscent(OfBounded):
 
         Args:
           activations: the network's outputs at the unchanged inputs.
-          measure: a function from activations to the value, a scalar, which must be a sum over
-            rows.
+          measure: a function from activations to the scalar that the ascent maximises, which must
+            be a sum over rows.
         """
         size = self._default_size if self.step_size is None else self.step_size
         space = self.open_space(activations.inputs, self.norm)

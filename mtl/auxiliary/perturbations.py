@@ -1,7 +1,8 @@
 """Perturbations of encoded columns: their norms, bounds, random draws and gradient ascent.
 
-A perturbation is {column: [B, ...]}. Each row has a single norm, over all perturbed columns. The
-random numbers of a row do not depend on micro-batches and replicas.
+A perturbation is a map {column: change of its values, [B, ...]}. The perturbation of a row has a
+single norm, over all perturbed columns. The random numbers of a row do not depend on micro-batches
+and replicas.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Space:
     Attributes:
       inputs: {column: [B, ...]}, all columns of the batch.
       columns: the names of the perturbed columns.
-      norm: the norm of a row: "l2", over all values, or "max", the largest absolute value.
+      norm: the norm of a row's perturbation: "l2", over all values, or "max", the largest absolute
+        value.
       bounds: the least and the greatest value of a perturbed input; None for no bounds.
     """
 
@@ -62,14 +64,15 @@ class Space:
         return tf.clip_by_value(values + change, least, greatest) - values
 
     def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
-        """Scale the direction of each row to a norm.
+        """Scale the direction of each row to a given norm.
 
         Args:
-          directions: the directions d, {column: [B, ...]}.
-          size: the norm, a scalar that is at least 0.
+          directions: the directions d in which the rows are changed, {column: [B, ...]}.
+          size: the norm of each row's scaled direction, a scalar that is at least 0.
 
         Returns:
-          `size d / |d|`, or `size sign(d)` for the norm "max"; 0 for a row with d = 0.
+          The scaled directions `size d / |d|`, or `size sign(d)` for the norm "max"; 0 for a row
+          with d = 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}
@@ -89,7 +92,8 @@ class Space:
 
         Args:
           perturbation: {column: [B, ...]}.
-          size: the largest norm of a row. Rows with a smaller norm do not change.
+          size: the largest norm of a row's perturbation. Perturbations with a smaller norm do not
+            change.
 
         Returns:
           {column: [B, ...]}.
@@ -106,11 +110,11 @@ class Space:
 
         Args:
           loss: a scalar that depends on `inputs`.
-          inputs: {column: [B, ...]}, the inputs of the forward pass of the loss.
+          inputs: {column: [B, ...]}, the inputs of the forward pass that computes the loss.
 
         Returns:
-          {column: gradient [B, ...]}, a constant for gradients; 0 if the column does not affect the
-          loss.
+          {column: gradient [B, ...]}, which further gradients treat as a constant; 0 if the column
+          does not affect the loss.
         """
         sources = [inputs[name] for name in self.columns]
         # With `stop_gradient`, the perturbation is a constant, so TensorFlow computes no second
@@ -122,14 +126,14 @@ class Space:
         }
 
     def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw a uniform perturbation of the perturbed columns.
+        """Draw a perturbation with uniform values for the perturbed columns.
 
         Args:
-          name: the name of the draw, unique in the open variable scope.
-          size: the limit of the values, in the unit of the columns.
+          name: the name of the random draw, unique in the open variable scope.
+          size: the limit of the absolute values, in the unit of the columns.
 
         Returns:
-          {column: [B, ...]}, in [-size, size).
+          {column: uniform values in [-size, size), [B, ...]}.
         """
         uniform = self._draw(name)
         return {column: size * (2 * values - 1) for column, values in uniform.items()}
@@ -138,7 +142,7 @@ class Space:
         """Draw noise from a normal distribution with mean 0, for the perturbed columns.
 
         Args:
-          name: the name of the draw, unique in the open variable scope.
+          name: the name of the random draw, unique in the open variable scope.
           stddev: the standard deviation, in the unit of the columns.
 
         Returns:
@@ -157,7 +161,7 @@ class Space:
         """Draw a random perturbation with a norm of at most `size`.
 
         Args:
-          name: the name of the draw.
+          name: the name of the random draw.
           size: the largest norm.
 
         Returns:
@@ -192,7 +196,7 @@ class Space:
         return total
 
     def _scale_rows(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Multiply each row by its factor, [B]."""
+        """Multiply the values of each row by the row's factor; `factors` is [B]."""
         return {
             name: column * tf.reshape(factors, [-1] + [1] * (column.shape.rank - 1))
             for name, column in values.items()
@@ -208,7 +212,7 @@ def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tens
     """Choose the columns to perturb.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       columns: the names of encoded columns; None for all columns with numbers.
       inputs: {column: [B, ...]}.
 
@@ -236,8 +240,8 @@ class Ascent:
 
     Attributes:
       space: the space of perturbations.
-      measure: a function from activations to the value, which must be a sum over rows.
-      step_size: the norm of a step.
+      measure: a function from activations to the maximised value, which must be a sum over rows.
+      step_size: the norm of a step of the ascent.
       epsilon: the largest norm of a perturbation.
     """
 
@@ -249,12 +253,12 @@ class Ascent:
     def unroll(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> Iterator[types.Activations]:
-        """Yield the activations at the start, and after each of `steps` steps.
+        """Yield the network's outputs at the start, and after each of `steps` steps of the ascent.
 
         Args:
-          activations: the activations of the inputs without a perturbation.
+          activations: the network's outputs for the inputs without a perturbation.
           start: {column: initial perturbation, [B, ...]}; {} for no perturbation.
-          steps: the number of steps.
+          steps: the number of steps of the ascent.
         """
         perturbation = dict(start)
         at = activations.run(self.space.apply(perturbation)) if perturbation else activations
@@ -269,12 +273,12 @@ class Ascent:
     ) -> types.Activations:
         """Return the activations after the last step of the ascent, computed by a `tf.while_loop`.
 
-        Gradients cannot go through the loop.
+        Gradients cannot go through this `tf.while_loop`.
 
         Args:
-          activations: the activations of the inputs without a perturbation.
+          activations: the network's outputs for the inputs without a perturbation.
           start: {column: initial perturbation, [B, ...]}; {} for no perturbation.
-          steps: the number of steps.
+          steps: the number of steps of the ascent.
         """
         names, inputs = self.space.columns, self.space.inputs
 

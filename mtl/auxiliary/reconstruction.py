@@ -21,12 +21,13 @@ class Reconstruction(representation.OfCorruption):
     """`mean_d (x'_d - x_d)^2`: a decoder predicts the encoded columns x of a corrupted row.
 
     Some columns of a row are replaced, and the network takes a second forward pass. The decoder
-    reads the representation of this pass, and its output is x'. The mean covers all values of the
-    columns, replaced or not. Gradients do not go through the target x, but through the inputs of
-    the second pass. So embeddings learn to predict other columns. J. Yoon, Y. Zhang, J. Jordon, M.
-    van der Schaar, "VIME", NeurIPS 2020, without the paper's loss that predicts which columns are
-    replaced. With the replacement "zero", the loss trains a denoising autoencoder (P. Vincent et
-    al., ICML 2008). The other rows come from the same micro-batch and replica.
+    reads the representation of the second pass, and its output is x'. The mean covers all values of
+    the columns, replaced or not. Gradients do not go through the target x, but through the inputs
+    of the second pass, so that embeddings learn to predict other columns. J. Yoon, Y. Zhang, J.
+    Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without the paper's loss that predicts which
+    columns are replaced. With the replacement "zero", the loss trains a denoising autoencoder
+    (Vincent et al., ICML 2008). The columns of other rows come from rows of the same micro-batch
+    and replica.
 
     Attributes:
       share: the share of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an

@@ -76,7 +76,7 @@ def check_share(where: str, share: float) -> None:
     """Check that a value is a number in [0, 1].
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       share: the value.
 
     Raises:
@@ -90,7 +90,7 @@ def read(where: str, at: str, activations: types.Activations) -> tf.Tensor:
     """Read the representation of rows.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       at: "shared" for the outputs that tasks share, which are concatenated, or the name of a task.
       activations: the outputs of a forward pass.
 
@@ -128,8 +128,9 @@ def require_rows(where: str, values: tf.Tensor) -> None:
     """Check that a forward pass has at least two rows.
 
     Args:
-      where: the name of the part, for errors.
-      values: [B, ...]. If B is unknown while the graph is built, nothing is checked.
+      where: the name of the part, for error messages.
+      values: [B, ...]. If the number of rows B is unknown while the graph is built, nothing is
+        checked.
 
     Raises:
       UserError: B is 1.

@@ -19,7 +19,7 @@ class RowLosses(NamedTuple):
 
     Attributes:
       losses: [B], or [B, P] for a loss with P terms.
-      weights: the weights of the rows in the mean of each term, in the same shape.
+      weights: the weights of the rows in the mean of each term, in the shape of `losses`.
     """
 
     losses: tf.Tensor
@@ -29,8 +29,8 @@ class RowLosses(NamedTuple):
         """Compute the weighted mean loss of every `count`-th row, from row `first` on.
 
         Args:
-          first: the index of the first row.
-          count: the distance between two rows.
+          first: the index of the first row in the mean.
+          count: the distance from one row in the mean to the next.
 
         Returns:
           A scalar or [P]; 0 if the weights sum to 0.
@@ -50,7 +50,8 @@ def compute(
     Args:
       parts: the auxiliary losses.
       activations: the network's outputs for the rows.
-      show: a function from an auxiliary loss to the activations for it; None takes `activations`.
+      show: a function from an auxiliary loss to the activations that the loss reads; None lets all
+        losses read `activations`.
 
     Returns:
       {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
@@ -97,7 +98,7 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
       step: the global step, an integer scalar.
 
     Returns:
-      The number, or the result of the schedule, a scalar.
+      The weight: the number itself, or the scalar that the schedule returns.
     """
     weight = types.read_member(part, types.AuxiliaryLoss, "weight")
     return weight(step) if callable(weight) else weight
@@ -106,7 +107,7 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
 def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """Compute the loss of every row in one task.
 
-    The mean of the results, weighted by `WeighingHead.row_weights`, is the loss of the head.
+    The mean of the rows' losses, weighted by `WeighingHead.row_weights`, is the loss of the head.
 
     Args:
       head: the head, an `ExampleHead`.

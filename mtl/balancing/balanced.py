@@ -29,7 +29,7 @@ class Balanced(NamedTuple):
       losses: {task: scalar}, the unweighted losses of the whole batch.
       weights: {task: scalar}, the factor by which the weighting scales each task's gradient.
       total: scalar, the sum of the weighted losses.
-      scaled: the batch in parts, with weighted losses.
+      scaled: the batch, divided into parts, with the losses multiplied by `weights`.
       monitors: scalars of the surgery, {name: scalar}.
     """
 
@@ -57,15 +57,15 @@ def balance_losses(
     surgery: types.Surgery,
     reads_losses: bool,
 ) -> Balanced:
-    """Weigh the losses of a batch, and combine the tasks' gradients; scope `balancing`.
+    """Weigh the losses of a batch and combine the tasks' gradients, in variable scope `balancing`.
 
     The sum of the weighted losses is added to UPDATE_OPS, so that the sum is computed before the
     update changes the network's weights.
 
     Args:
-      batch: the batch in parts, with unweighted losses.
+      batch: the batch, divided into parts, with unweighted losses.
       weigh: a function from {task: loss} and the global step to {task: weighted loss}, scalars.
-      surgery: the surgery, which combines the gradients.
+      surgery: the part that combines the gradients of all tasks into one gradient.
       reads_losses: True if weighting or surgery depend on the values of the losses.
     """
     # No activations of slices stay in memory, so the sum of their losses takes another forward

@@ -19,7 +19,7 @@ from mtl.step import draws, step_state
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find the present tasks: their gradient is finite and not zero.
+    """Find the tasks that are present in a batch: those with a finite gradient that is not zero.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
@@ -34,8 +34,8 @@ def find_present(gramian: tf.Tensor) -> tf.Tensor:
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
     """Return NaN if the gradient of a task is not finite, else 0.
 
-    Decisions leave out gradients that are not finite. Add the returned value to a decision, so that
-    the update sees the NaN.
+    Methods of surgery get only tasks with finite gradients. Code adds the returned 0 or NaN to the
+    result of a method, so that the update sees the NaN.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
@@ -52,10 +52,11 @@ def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
 def _find_taking_part(
     method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor
 ) -> tf.Tensor:
-    """Find the tasks that take part in a decision, [T] bool.
+    """Find the tasks whose gradients a method gets in this step, [T] bool.
 
-    If a method multiplies gradients of different samples, the diagonal of the products may be
-    negative, even for a present task. In this case, a nonzero loss marks a present task.
+    If a method takes inner products between gradients of different samples, the product of a task
+    with itself may be negative. For a method that compares samples, a task is present if its loss
+    is not 0.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -64,14 +65,14 @@ def _find_taking_part(
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """Create the state of a method, as variables in the open scope.
+    """Create the state of a method, as variables in the open variable scope.
 
     Args:
       method: the method of surgery.
       num_tasks: T, the number of all tasks, including tasks that are absent from a batch.
 
     Returns:
-      {name: a variable [T] or [T, T]}.
+      {name of a state: its variable, [T] or [T, T]}.
     """
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}
@@ -89,13 +90,15 @@ def decide_weights(
     Args:
       method: the method of surgery.
       gramian: a function that builds the inner products of the tasks' gradients, [T, T] float64.
-        The function is called in a branch, so that only steps with a decision run its ops.
+        Unless every step decides, `gramian` is called in a branch of `tf.cond`, so that only the
+        steps that decide compute the products.
       losses: {task: scalar}.
-      every_steps: the number of steps from one decision to the next.
+      every_steps: the number of steps from one decision about the weights to the next.
       average: the share of the old weights in the new weights, in [0, 1).
 
     Returns:
-      float64 [T], in the order of the losses; NaN if the gradient of a task is not finite.
+      The weights, float64 [T], in the order of the losses; NaN if the gradient of a task is not
+      finite.
     """
     variables = create_state(method, len(losses))
     # The weights are saved in the checkpoint only if a later step reads them.
@@ -131,16 +134,17 @@ def decide_once(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Compute new weights and state of the present tasks; absent tasks keep the old values.
+    """Compute new weights and state of the tasks in the batch; other tasks keep their old values.
 
     Args:
       method: the method of surgery.
       gramian: inner products of the gradients of all T tasks, float64 [T, T].
       losses: {task: scalar}.
-      old: {name: old value, [T] or [T, T]}, the state of the method and "weights".
+      old: {name: value before this step, [T] or [T, T]}, for the state of the method and for
+        "weights".
 
     Returns:
-      {name: new value}, in the shapes of `old`.
+      {name: value after this step}, with the names and shapes of `old`.
     """
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     places = tf.where(_find_taking_part(method, gramian, values))[:, 0]
@@ -172,20 +176,20 @@ def _copy_values(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _gather_entries(whole: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Return the entries of a tensor at some indices of every axis."""
+    """Return the part of a tensor whose indices along every axis are in `places`."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, places, axis=axis)
     return whole
 
 
 def _replace_entries(whole: tf.Tensor, places: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Return `whole` with the entries of `part` at some indices of every axis."""
+    """Return `whole` with `part` written to the entries whose indices are all in `places`."""
     axes = tf.meshgrid(*[places] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
 
 def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Describe the gradients of the tasks by scalars to monitor.
+    """Compute norms and cosines of the tasks' gradients, as scalars to monitor.
 
     Args:
       gramian: inner products of the tasks' gradients, float64 [T, T].
@@ -219,16 +223,15 @@ def is_due(every_steps: int) -> tf.Tensor:
 def monitor_rarely(
     is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Describe the tasks' gradients like `monitor_gramian`, in steps that are due.
+    """Compute the scalars of `monitor_gramian` in the steps where `is_due` is True.
 
     Args:
       is_due: bool scalar, True in the steps that show the scalars.
-      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN in steps that are not
-        due.
+      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN where `is_due` is False.
       names: the names of the T tasks.
 
     Returns:
-      {name: float32 scalar}, with the names of `monitor_gramian`; NaN in steps that are not due.
+      {name: float32 scalar}, with the names of `monitor_gramian`; NaN where `is_due` is False.
     """
     monitors = monitor_gramian(gramian, names)
     # NaN < 0 is False, so the share of conflicts would be 0 instead of NaN.
@@ -240,7 +243,7 @@ def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     """Return the weights of all tasks as scalars to monitor.
 
     Args:
-      weights: [T], in the order of the names.
+      weights: the weights of the tasks' gradients, [T], in the order of `names`.
       names: the names of the T tasks.
 
     Returns:

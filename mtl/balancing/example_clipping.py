@@ -1,4 +1,4 @@
-"""Clips the gradient of every example before the mean over the batch.
+"""Clips the gradient of every example before the gradients are averaged over the batch.
 
 model.MultiTaskModel.surgery = @example_clipping.ExampleClipping()
 example_clipping.ExampleClipping.max_norm = 1.0
@@ -25,25 +25,26 @@ Gradients = list[types.Gradient]
 
 @checks.dataclass
 class ExampleClipping(types.Surgery):
-    """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, g_i of the i-th of B examples.
+    """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, with g_i the gradient of example i of B.
 
-    A single example, for example with a wrong label, adds at most `max_norm / B` to the norm of the
-    gradient. With noise, this is the step of M. Abadi et al., "Deep Learning with Differential
-    Privacy", 2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn,
-    and the code computes no privacy budget. The loss of an example is the weighted sum over its
-    tasks.
+    A single example, such as one with a wrong label, adds at most `max_norm / B` to the norm of the
+    gradient. With noise, a step is as in Abadi et al., "Deep Learning with Differential Privacy",
+    2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the
+    code computes no privacy budget. The loss of an example is the sum of its tasks' weighted
+    losses.
 
     One backward pass gives the norms of all examples' gradients, and the sum of the clipped
-    gradients (Z. Bu et al., "Differentially Private Optimization on Large Model at Small Cost",
-    2022, arXiv:2210.00038). The single pass is possible if `mtl.example_gradients` has a rule for
-    all uses of the variables. Otherwise, and in numbers of 16 bits, each example takes a separate
-    pass, and a warning says so. Batch norm in training also leads to separate passes. Batch norm
-    then normalises each example alone, so freeze it or remove it.
+    gradients (Bu et al., "Differentially Private Optimization on Large Model at Small Cost", 2022,
+    arXiv:2210.00038). The single backward pass is possible if `mtl.example_gradients` has a rule
+    for all uses of the variables. Without such a rule, and in 16-bit numbers, each example takes a
+    separate backward pass, and the log has a warning. Batch norm in training also leads to a
+    separate pass for each example. In a pass of a single example, batch norm normalises this
+    example alone, so freeze batch norm or remove it.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the unit of the scalar
         `gradient_norm`.
-      noise_multiplier: at least 0. The sum over the examples gets Gaussian noise of standard
+      noise_multiplier: at least 0. The sum of the clipped gradients gets Gaussian noise of standard
         deviation `noise_multiplier * max_norm` in every coordinate. Table rows that are not in the
         batch get noise as well, so the time of a step grows with the size of the tables.
     """
@@ -64,14 +65,14 @@ class ExampleClipping(types.Surgery):
         Args:
           losses: {task: scalar}, the weighted losses of the whole batch.
           variables: N variables.
-          batch: the batch in parts, whose `examples` are the rows.
+          batch: the batch, divided into parts; the attribute `examples` of a part has its rows.
 
         Returns:
-          N gradients, and {name: scalar}: `clipped_share`, the share of examples whose gradient was
-          scaled down, and `<task>/loss`, the unweighted loss.
+          The gradients by the N variables, and {name: scalar}: `clipped_share`, the share of
+          examples whose gradient was scaled down, and `<task>/loss`, the unweighted losses.
 
         Raises:
-          UserError: the losses of the rows cannot be separated.
+          UserError: the loss of the batch cannot be separated into losses of single rows.
         """
         whole = whole_batch.or_losses(batch, losses)
         examples = whole.first.examples
@@ -158,10 +159,11 @@ class ExampleClipping(types.Surgery):
         )
 
     def _find_factors(self, squares: tf.Tensor, count: int) -> tf.Tensor:
-        """Return clipping factors, from squared norms of the examples' gradients divided by B.
+        """Return the factors by which the gradients of the examples are clipped.
 
         Args:
-          squares: squared norms of any shape, float64.
+          squares: the squared norms of the examples' gradients, each gradient divided by B;
+            float64, in any shape.
           count: B, the number of examples in the batch.
         """
         # Rounding errors may make a square negative.

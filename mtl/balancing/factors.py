@@ -1,4 +1,4 @@
-"""Keeps gradients as products of two thin matrices, as for weights in front of few logits.
+"""Keeps gradients as products of two thin matrices, such as the gradients by a head's inputs.
 
 thin = factors.Factors.from_gradients((0, 2), [gradient of task 0, gradient of task 2])
 if thin:
@@ -15,14 +15,14 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """S gradients as products, `G[s] = left[s] right[s]'` with [P, C] and [Q, C], C small.
+    """The gradients of S tasks, as products `left[s] right[s]'` of thin matrices [P, C] and [Q, C].
 
-    C is the number of logits of a head, for example. If C is small, inner products and weighted
-    sums do not need the gradients [P, Q]: the inner product of two gradients is the sum of the
-    entries of `(left[s]' left[t]) * (right[s]' right[t])`.
+    The number C is, for example, the number of logits of a head. If C is small, inner products and
+    weighted sums are computed without the gradients [P, Q]: the inner product of the gradients of
+    tasks s and t is the sum of the entries of `(left[s]' left[t]) * (right[s]' right[t])`.
 
     Attributes:
-      tasks: the indices of the S tasks.
+      tasks: the indices of the S tasks that have a gradient.
       gradients: the S gradients, [P, Q] each.
       left: the left factors of all tasks, side by side, [P, sum of C].
       right: the right factors of all tasks, side by side, [Q, sum of C].
@@ -44,12 +44,13 @@ class Factors:
         """Split the gradients of S tasks into thin factors.
 
         Args:
-          tasks: the indices of the S tasks.
+          tasks: the indices of the S tasks that have a gradient.
           gradients: the S gradients by one variable, dense, in equal shapes.
 
         Returns:
-          The factors; None if a gradient is not a single matrix product, if a size is unknown, or
-          if inner products cost less with the gradients themselves.
+          The factors of the gradients; None if a gradient is not a single matrix product, if a size
+          is unknown while the graph is built, or if inner products cost less with the gradients
+          themselves.
         """
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
@@ -77,7 +78,7 @@ class Factors:
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Compute the weighted sum of the gradients.
+        """Compute the sum of the tasks' gradients, each multiplied by the weight of its task.
 
         Args:
           weights: [T], the weights of all tasks.
@@ -91,7 +92,7 @@ class Factors:
         )
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor:
-        """Return values [P, Q] as a dense gradient."""
+        """Return values [P, Q] as a dense gradient, with the gradients' static shape."""
         return tf.ensure_shape(values, self.gradients[0].shape)
 
 
@@ -106,7 +107,8 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
     """Return True if inner products cost less with the factors than with the gradients.
 
-    The products of factors are [columns, columns], the products of gradients [T, T]. The costs are
-    compared for a single row of a gradient with about as many rows as columns.
+    The inner products of the factors are a matrix [columns, columns], the inner products of the
+    gradients a matrix [T, T]. The costs are compared per row of a gradient, for a gradient with
+    about as many rows as columns.
     """
     return width is not None and 2 * columns**2 <= num_tasks**2 * width

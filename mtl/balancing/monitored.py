@@ -24,16 +24,18 @@ from mtl.variables import patterns
 class Monitored(types.Surgery):
     """Wraps a surgery, and shows norms and cosines of the tasks' gradients every few steps.
 
-    Training stays the same. A step that shows values takes a further backward pass for each task.
-    Other steps take no further time, and their values are NaN. For an MLP with six layers of 512
-    units and 16 tasks, values every 100 steps take 14% of the training time on the parameters, and
-    3% on the representation. `surgery.Combine` shows the same values without this class, if every
-    step decides by whole batches.
+    Training stays the same. A step that shows values takes a further backward pass for each task. A
+    step that shows no values takes no further time, and its scalars are NaN. For an MLP with six
+    layers of 512 units and 16 tasks, showing values every 100 steps takes 14% of the training time
+    if gradients are taken by the parameters, and 3% by the representation. If every step of
+    `surgery.Combine` decides from its whole batch, `Combine` shows the same values without this
+    class.
 
     Attributes:
       surgery: the surgery that combines the gradients of the tasks.
       every_steps: values are shown at global steps that are multiples of this number. The default
-        is 100, like `Run.summary_steps`, because a run writes no values in between.
+        is 100, like `Run.summary_steps`, because a run writes values for TensorBoard only at these
+        steps.
       on: the tensors by which gradients are taken: "parameters", all variables that tasks share; or
         "representation", the output of the network that tasks share, which is cheaper because
         backward passes stop there. None (default) takes the representation if the network has one
@@ -65,17 +67,18 @@ class Monitored(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine the tasks' gradients by `surgery`, and add scalars of the comparison.
+        """Combine the tasks' gradients by `surgery`, and add scalars that compare the gradients.
 
         Args:
           losses: {task: scalar}, the losses of the whole batch.
           variables: N variables.
-          batch: the batch in parts; by default a batch with these losses.
+          batch: the batch, divided into parts; by default a single part with these losses.
 
         Returns:
-          N gradients and {name: scalar}: the scalars of `surgery`, `surgery/norm/<task>`,
-          `surgery/cosine/<task>/<task>` and `surgery/conflicts`. For each of the `scopes`, the
-          last three kinds exist a second time, with `<scope>/` before the name.
+          The gradients by the N variables, and {name: scalar}: the scalars of the wrapped surgery
+          and, in addition, `surgery/norm/<task>`, `surgery/cosine/<task>/<task>` and
+          `surgery/conflicts`. For each of the `scopes`, the last three kinds of scalars exist a
+          second time, with `<scope>/` before the name.
 
         Raises:
           UserError: a pattern of `scopes` matches no shared variable.
@@ -111,7 +114,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return the indices of compared variables, {prefix of the scalars' names: indices}."""
+        """Return {prefix of scalars' names: indices of the variables that are compared}."""
         scopes = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

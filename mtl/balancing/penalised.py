@@ -3,8 +3,8 @@
 watched = penalised.watch_penalties(batch, variables)
 gradients, value = penalised.add_penalties(gradients, watched)     # call it after the gradients
 
-Networks add these penalties to REGULARIZATION_LOSSES; see `mtl.step.penalties`. Weighting and
-surgery do not change the gradients of penalties.
+Networks add penalties that depend on rows to REGULARIZATION_LOSSES; see `mtl.step.penalties`.
+Weighting and surgery do not change the gradients of penalties.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def watch_penalties(
     """Return a batch that also sums the penalties of its parts, and their gradients.
 
     Args:
-      batch: the batch in parts; each part has `penalties`.
+      batch: the batch, divided into parts; each part has `penalties`.
       variables: the N variables by which gradients are taken.
     """
     share = 1 / (batch.slices * replicas.count())
@@ -54,7 +54,7 @@ def add_penalties(
 
     Args:
       gradients: N gradients of the losses, after surgery; None for a variable without a gradient.
-      batch: a result of `watch_penalties`, for the same N variables.
+      batch: the batch that `watch_penalties` has returned for the same N variables.
     """
     value, terms = batch.sum_watched()[_NAME]
     return list(map(gradients_lib.add_gradients, gradients, terms)), value
@@ -63,11 +63,11 @@ def add_penalties(
 def _find_tangents(
     batch: whole_batch.WholeBatch, share: float
 ) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
-    """Linearise each penalty around the means of the whole batch; None for a plain mean.
+    """Linearise each penalty around the means of the whole batch; None if the penalty is a mean.
 
     A part has only some of the rows, so it cannot compute a function f of the whole batch's means
     m. The tangent `f(m) + f'(m) (x - m)` of f at m is linear: its sum over all parts has the value
-    and the gradient of f. The means m take one more pass over the slices.
+    and the gradient of f. Computing the means m takes one more pass over the slices of the batch.
     """
 
     def scale(penalty: penalties.Penalty) -> Any:
@@ -85,7 +85,7 @@ def _find_tangents(
 def _take_tangent(
     penalty: penalties.Penalty, means: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return the tangent of a penalty: its value at means of 0, and its slopes."""
+    """Return the tangent of a penalty, as its value at means of 0 and its slopes."""
     if penalty.compute is None:
         return None
     means = tf.nest.map_structure(tf.stop_gradient, means)

@@ -4,8 +4,8 @@ blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
 
-A gradient that is a sum over micro-batches or replicas is not a single matrix product. The type of
-its op shows this, and the gradient is then used as it is.
+A gradient that is a sum over micro-batches or replicas is not a single matrix product. Such a
+gradient does not come from a `MatMul`, so `shorten_gradients` returns None.
 """
 
 from __future__ import annotations
@@ -26,24 +26,27 @@ than a single product.
 def shorten_gradients(
     gradients: Sequence[tf.Tensor], products_elsewhere: int = 0
 ) -> list[tf.Tensor] | None:
-    """Shorten S gradients `X' D[s]` [I, H] of a weight matrix to B rows, in N blocks [S, rows, H].
+    """Replace the gradients `X' D[s]` [I, H] of S tasks by matrices with only B rows, in N blocks.
 
     X [B, I] is the input of the layer, and D[s] [B, H] the gradient of task s by the layer's
-    output. Let R [B, B] be a root of the products of the inputs, `X X' = R' R`. Then the inner
-    product of two gradients is the inner product of `R D[s]` and `R D[t]`. The matrices `R D[s]`
-    have as many rows as the batch, and the gradients need not be built.
+    output. Let R [B, B] be a matrix root of the inner products of the input rows, `X X' = R' R`.
+    The inner product of the gradients of tasks s and t equals the inner product of the short
+    matrices `R D[s]` and `R D[t]`. The matrices `R D[s]` have as many rows as the batch, and the
+    gradients `X' D[s]` need not be built.
 
-    With the root, rounding errors are as small as with the gradients, even if gradients are nearly
-    dependent. With `X X'` itself they would be larger.
+    With the root R, rounding errors of inner products are as small as with the gradients
+    themselves, even if the gradients of tasks are nearly linearly dependent. With `X X'` in place
+    of R, rounding errors would be larger.
 
     Args:
       gradients: the gradients of S tasks by a single weight matrix.
-      products_elsewhere: the number of matrix products, each as large as a gradient, that the
-        caller computes later if the gradients are not built.
+      products_elsewhere: the number of further matrix products, each as costly as one gradient,
+        that the caller needs later if the gradients are not built.
 
     Returns:
-      N blocks [S, rows, H] with B rows in all. None if a gradient is not a single product (several
-      ops may read the weight), if a size is unknown, or if the gradients themselves cost less.
+      The short matrices in N blocks [S, rows, H], with B rows in all. None if a gradient is not a
+      single matrix product, for example because several ops read the weight; if a size is unknown;
+      or if the gradients themselves cost less.
     """
     factors = _find_factors(gradients)
     if factors is None:
@@ -64,7 +67,7 @@ def shorten_gradients(
 
 
 def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return X [B, I], and D [B, H] of each gradient, for gradients [I, H] or [H, I]."""
+    """Return a layer's input X [B, I] and each task's D [B, H], from gradients [I, H] or [H, I]."""
     ops = [gradient.op for gradient in gradients]
     if not all(map(_is_product, ops)):
         return None
@@ -102,7 +105,7 @@ def _find_step(size: int) -> int:
 
 
 def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: int) -> tf.Tensor:
-    """Return a block of rows of `L' D`; rows of D before the block are multiplied by 0."""
+    """Return a block of rows of `L' D`, without the rows of D that L multiplies by 0."""
     columns = lower[start:, start : start + step]
     return tf.linalg.matmul(columns, cotangents[start:], transpose_a=True)
 
@@ -110,7 +113,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return True if short gradients need fewer multiplications; float64 counts twice."""
+    """Return True if short gradients need fewer multiplications; one in float64 counts as two."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     build_cost = num_tasks * height * width * (size + 2 * num_tasks)
     short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)

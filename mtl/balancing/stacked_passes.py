@@ -25,17 +25,20 @@ class StackedPasses:
     In the shared layers, the backward pass of each task has the same ops with the same weights;
     only the incoming gradient [B, H] differs. The incoming gradients of all tasks are stacked, [T,
     B, H], and each op runs once: one matrix product with [T B, H] takes less time than T products
-    with [B, H]. The ops show where the shared layers begin, because heads have different weights.
+    with [B, H]. The ops of the backward passes show where the shared layers begin: in the heads,
+    they differ by task, because heads have different weights.
 
-    Passes are stacked only if this module has a rule for each op of the shared layers. Otherwise an
-    op without a rule would need the passes of single tasks, in addition to the stacked pass.
+    Backward passes are stacked only if this module has a rule for each op of the shared layers. An
+    op without a rule would need the backward passes of single tasks, in addition to the stacked
+    pass.
     """
 
     def __init__(self, columns: Sequence[_Column]):
-        """Find the ops to stack; build no op.
+        """Find the ops that can be stacked, without building an op.
 
         Args:
-          columns: N columns of T gradients; None if a task does not reach a variable.
+          columns: for each of N variables, a column of the T tasks' gradients; None for a task
+            whose loss does not depend on the variable.
         """
         self._columns = columns
         self._parts = list(map(_take_apart, columns))
@@ -58,14 +61,14 @@ class StackedPasses:
         self._are_stacked = saves_products and replaced_ops.isdisjoint(_list_needed(single_tensors))
 
     def build(self, index: int) -> _Column:
-        """Build the gradients by one variable.
+        """Build the gradients of all tasks by one variable.
 
         Args:
           index: the index of the variable's column.
 
         Returns:
-          T gradients, with None for the tasks that have None in the column. If the passes cannot be
-          stacked, the result is the column itself.
+          The gradients of T tasks, with None for the tasks that have None in the column. If the
+          backward passes cannot be stacked, the result is the variable's column itself.
         """
         column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:
@@ -105,9 +108,10 @@ class _Rule(NamedTuple):
     """A rule that builds one stacked op from equal ops of several tasks.
 
     Attributes:
-      build: a function (tensor of one task, inputs) -> stack [S, ...]. Inputs that differ by task
-        are stacks.
-      place: the index of the only input that may differ by task; None if any input may differ.
+      build: a function that builds the stacked output [S, ...] from the output of one task's op and
+        the inputs of the stacked op. An input that differs by task is a stack [S, ...].
+      place: the index of the only input of the op that may differ by task; None if every input may
+        differ.
       suits: a function that returns True if the rule applies to an op.
     """
 
@@ -125,7 +129,7 @@ def _multiply_matrix(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tens
 
 
 def _scale_derivative(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Multiply a stack by the derivative of an activation, because these ops do not broadcast."""
+    """Multiply a stack by an activation's derivative; ops such as `ReluGrad` do not broadcast."""
     # The incoming gradient has the axis of tasks; the activation does not.
     (place,) = (n for n, operand in enumerate(inputs) if operand.shape.rank > example.shape.rank)
     ones = [tf.ones(example.shape) if n == place else operand for n, operand in enumerate(inputs)]
@@ -227,11 +231,12 @@ def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return the tensors to stack for a variable, and their index as inputs of its gradients.
+    """Return a tensor of each task to stack, and its index among the inputs of the gradient.
 
     The gradient of a weight matrix is a product of the layer's inputs, which all tasks share, and a
-    task's incoming gradient. Only the incoming gradients are stacked then, so `short_gradients`
-    still finds the products. Other gradients are stacked themselves; their index is None.
+    task's incoming gradient. For a weight matrix, only the incoming gradients are stacked, so that
+    `short_gradients` still finds the matrix products. Gradients of other variables are stacked
+    themselves, with the index None.
     """
     gradients = [gradient for gradient in column if gradient is not None]
     values = [
@@ -251,7 +256,7 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
 def _replace_part(
     gradient: tf.Tensor | tf.IndexedSlices, factor: int | None, part: tf.Tensor
 ) -> tf.Tensor | tf.IndexedSlices:
-    """Return a gradient in which a tensor of `_take_apart` is replaced by its part of the stack."""
+    """Return the gradient of one task, computed from the task's part of the stack."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(part, gradient.indices, gradient.dense_shape)
     if factor is None:
@@ -262,7 +267,7 @@ def _replace_part(
 
 
 def _find_inputs(tensors: _Tensors) -> _Inputs:
-    """Return the inputs of S ops that can be stacked; [] if the ops cannot be stacked."""
+    """Return the inputs of the same op in S tasks; [] if the S ops cannot be stacked."""
     example = tensors[0]
     rule = _RULES.get(example.op.type)
     if rule is None or not rule.suits(example.op):
@@ -287,7 +292,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
-    """Return the inputs of S equal ops; [] if the ops differ in more than their inputs."""
+    """Return the inputs of one op in S tasks; [] if the S ops differ in more than their inputs."""
     example, *rest = tensors
     if any(_describe_tensor(example) != _describe_tensor(other) for other in rest):
         return []
@@ -306,7 +311,7 @@ def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
 
 
 def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
-    """Return True if two tensors are certainly equal; compare ops and inputs up to a depth."""
+    """Return True if two tensors are certainly equal, by their ops and inputs down to a depth."""
     if first.name == second.name:
         return True
     # In a branch of `tf.cond`, placeholders stand for tensors from outside.

@@ -50,11 +50,12 @@ class Sum(types.Surgery):
         Args:
           losses: {task: scalar}, weighted.
           variables: N variables.
-          batch: the batch in parts; by default a batch with these losses.
+          batch: the batch, divided into parts; by default a single part with these losses.
 
         Returns:
-          N gradients, and {`<task>/loss`: the unweighted loss}. The gradient of an embedding table
-          is IndexedSlices, and the gradient of a variable that affects no loss is None.
+          The gradients by the N variables, and the unweighted losses, {`<task>/loss`: scalar}. The
+          gradient of an embedding table is IndexedSlices, and the gradient of a variable that
+          affects no loss is None.
         """
         whole = whole_batch.or_losses(batch, losses)
 
@@ -68,30 +69,35 @@ class Sum(types.Surgery):
 
 @checks.dataclass
 class Combine(types.Surgery):
-    """Combines the tasks' gradients by a method, for most methods as `g = sum_t w_t g_t`.
+    """Combines the tasks' gradients g_t by a method, most often to a weighted sum `sum_t w_t g_t`.
 
-    The method acts on variables that several tasks share, as the graph shows. A variable of a
-    single task gets the gradient of this task's weighted loss. A task that has no gradient in a
-    batch, for example without a label, takes no part in the decision of the step.
+    The method combines gradients only for variables that several tasks share; the graph shows which
+    variables these are. A variable of a single task gets the gradient of this task's weighted loss.
+    A task that has no gradient in a batch, for example because the batch has no label of the task,
+    has no influence on the weights of the step.
 
     Attributes:
       method: the method of surgery, a part of `mtl.balancing.methods`.
-      on: the tensors by which gradients are compared. "parameters" is exact, and takes a backward
-        pass for each task. For layers that are wider than the batch, the gradients of single tasks
-        are not built. "representation" is the output of the network that tasks share: the backward
-        pass of each task ends there, and one pass carries the combined gradient through the shared
-        trunk (Sener and Koltun, 2018, arXiv:1810.04650). "representation" is cheaper, but
-        approximate: the directions differ from the exact directions.
-      scopes: patterns; only gradients by shared variables that match a pattern are compared, such
-        as the last shared layer. The weights then apply to all shared variables.
-      every_steps: new weights are decided at global steps that are multiples of this number. Steps
-        in between use the last weights, and take a single backward pass. 1 decides at every step.
-      average: the share of the old weights in [0, 1): `w <- average w + (1 - average) new`, from w
-        = 1. 0 takes only the new weights. S. Zhou et al., "On the Convergence of Stochastic
-        Multi-Objective Gradient Manipulation and Beyond" (CR-MOGM), NeurIPS 2022.
-      per_replica: False decides from the gradients of the whole batch, so replicas exchange the
-        gradients of T tasks. True decides on each replica from its part of the batch. Replicas then
-        exchange only combined gradients, which is cheaper, but the result differs.
+      on: the tensors by which the tasks' gradients are taken and compared. "parameters" is exact,
+        and takes a backward pass for each task. With "parameters", the gradients of single tasks
+        are not built for layers that are wider than the batch. "representation" is the output of
+        the network that tasks share: the backward pass of each task ends there, and one pass
+        carries the combined gradient through the shared trunk (Sener and Koltun, 2018,
+        arXiv:1810.04650). "representation" is cheaper, but only approximates the combined gradients
+        of "parameters".
+      scopes: patterns of the shared variables whose gradients are compared, such as the variables
+        of the last shared layer. The decided weights apply to all shared variables.
+      every_steps: new weights are decided at global steps that are multiples of this number. A step
+        without a decision uses the last weights, and takes a single backward pass. With 1, every
+        step decides.
+      average: the share of the old weights w in the weights of a step, in [0, 1): `w <- average w +
+        (1 - average) new`, with w = 1 before the first step. 0 takes only the new weights. S. Zhou
+        et al., "On the Convergence of Stochastic Multi-Objective Gradient Manipulation and Beyond"
+        (CR-MOGM), NeurIPS 2022.
+      per_replica: with False, weights are decided from the gradients of the whole batch, so
+        replicas exchange the gradients of T tasks. With `per_replica = True`, each replica decides
+        weights from its own part of the batch, and replicas exchange only combined gradients, which
+        is cheaper; but the combined gradients differ from those of the whole batch.
     """
 
     method: Annotated[
@@ -130,12 +136,12 @@ class Combine(types.Surgery):
 
     @property
     def _weighing_method(self) -> method_lib.Method:
-        """The method, if it decides the weights of whole gradients."""
+        """The setting `method`, for code that runs only if it decides weights of gradients."""
         return cast(method_lib.Method, self.method)
 
     @property
     def _choosing_method(self) -> method_lib.CoordinateMethod:
-        """The method, if it combines gradients coordinate by coordinate."""
+        """The setting `method`, for code that runs only if it is a `CoordinateMethod`."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
@@ -157,12 +163,13 @@ class Combine(types.Surgery):
         Args:
           losses: {task: scalar}, the weighted losses of the whole batch.
           variables: N variables, in any order.
-          batch: the batch in parts, and the outputs that tasks share; by default a batch with these
-            losses.
+          batch: the batch, divided into parts, with the outputs that tasks share; by default a
+            single part with these losses.
 
         Returns:
-          N gradients, and {name: scalar}: `surgery/weight/<task>`. If every step decides from its
-          whole batch, there are also the scalars of `decision.monitor_gramian`.
+          The combined gradients of the N variables, and the scalars `surgery/weight/<task>`, {name:
+          scalar}. If every step decides from its whole batch, there are also the scalars of
+          `decision.monitor_gramian`.
 
         Raises:
           UserError: `on` is "representation" and the network has no output that tasks share, or a
@@ -214,7 +221,7 @@ class Combine(types.Surgery):
     def _combine_by_weights(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Decide weights from whole gradients, and sum the same gradients by these weights."""
+        """Decide weights of the tasks from whole gradients, and sum these gradients."""
         compare = (
             self._compare_parameters if self.on == "parameters" else self._compare_representation
         )
@@ -241,7 +248,7 @@ class Combine(types.Surgery):
     def _track_gradients(
         self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of averaged gradients, their inner products, and the method's products."""
+        """Return leaves of averages, their inner products, and the products for the method."""
         names = [patterns.variable_name(tasks.variables[n]) for n in indices]
         leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:
@@ -280,7 +287,7 @@ class Combine(types.Surgery):
     def _combine_by_decisions(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Decide weights at some steps or from samples, then differentiate the weighted losses."""
+        """Decide weights at some steps, or from samples; then differentiate weighted losses."""
         size, indices = len(losses), self._list_compared(batch_gradients.first)
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, indices, self._take_deciding
@@ -305,7 +312,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part of the batch with the losses that decide: of all rows or of samples."""
+        """Return a part of the batch with the losses that decide: of all rows, or of samples."""
         if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -323,7 +330,7 @@ class Combine(types.Surgery):
     def _combine_by_coordinate(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Combine the gradients coordinate by coordinate, by the method."""
+        """Combine the tasks' gradients by a method that treats each coordinate separately."""
         # A choice by coordinate has no weights. So shared variables outside of `scopes` get the sum
         # of the tasks' gradients.
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)

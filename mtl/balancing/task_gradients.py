@@ -27,12 +27,14 @@ class Leaf:
     """The gradients of several tasks by one variable, or by one tensor of the representation.
 
     For an embedding table, a leaf has only the rows that some task has looked up, in the same order
-    for all tasks. So no tensor of a leaf is as large as the table.
+    for all tasks. Therefore, no tensor of a leaf is as large as the embedding table.
 
     Attributes:
       tasks: the indices of the S tasks whose losses depend on the variable or tensor.
-      rows: the gradients of these tasks, [S, ...]; [S, U, ...] for a table.
-      ids: the row numbers of a table, [U]; None for a dense gradient.
+      rows: the gradients of the S tasks, [S, ...]; for a table, the gradients of its U looked-up
+        rows, [S, U, ...].
+      ids: the numbers of the U table rows that some task has looked up, [U]; None for a dense
+        gradient.
       shape: the shape of the table; None for a dense gradient.
     """
 
@@ -43,11 +45,11 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> Leaf | factors.Factors:
-        """Align the gradients of all tasks by one variable or tensor.
+        """Stack the gradients of all tasks by one variable or tensor; align the rows of a table.
 
         Args:
-          gradients: T gradients, dense or sparse; None for a task whose loss does not depend on the
-            variable. At least one gradient must not be None.
+          gradients: the gradients of T tasks, dense or sparse; None for a task whose loss does not
+            depend on the variable. At least one gradient must not be None.
 
         Returns:
           A leaf, or `Factors`, which has the methods of a leaf and is cheaper for some matrices.
@@ -71,10 +73,10 @@ class Leaf:
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Compute the weighted sum of the gradients.
+        """Compute the sum of the tasks' gradients, each multiplied by the weight of its task.
 
         Args:
-          weights: [T], the weights of all tasks; the leaf takes the weights of its S tasks.
+          weights: [T], the weights of all tasks, of which the leaf uses the weights of its S tasks.
 
         Returns:
           A gradient: dense, or IndexedSlices for a table.
@@ -85,11 +87,11 @@ class Leaf:
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return values as a gradient: dense, or IndexedSlices for a table.
+        """Return values in the form of the leaf's gradients: dense, or IndexedSlices for a table.
 
         Args:
-          values: [...], in the shape of one task's gradient; for a table [U, ...], in the order of
-            `ids`.
+          values: a tensor [...] in the shape of one task's gradient; for a table, a tensor [U, ...]
+            with one row for each of the `ids`.
         """
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
@@ -112,9 +114,10 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _find_origin(indices: tf.Tensor) -> str | tuple:
-    """Return a key that is equal for tensors with the same flat indices.
+    """Return a key that is equal for two tensors of indices if their flattened values are equal.
 
-    Most tasks share a lookup, and the unique ids are then computed only once.
+    Tasks that share a lookup in a table have equal keys, so the unique ids of the lookup are
+    computed only once.
     """
     if indices.op.type in ("Reshape", "Identity"):
         return _find_origin(indices.op.inputs[0])
@@ -124,10 +127,10 @@ def _find_origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Return True if an axis is the first axis.
+    """Return True if the tensor `axis` is the constant 0, the first axis.
 
     If tensors are concatenated along the first axis, the flat result has their flat values one
-    after another. Along any other axis, the values alternate.
+    after another. A concatenation along any other axis mixes the values of the tensors.
     """
     return tf.get_static_value(axis) == 0
 
@@ -136,11 +139,11 @@ def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
     """Sum the inner products of the tasks' gradients over all leaves.
 
     Args:
-      leaves: the leaves; each has the gradients of some tasks by one variable.
+      leaves: leaves that each have the gradients of some tasks by one variable or tensor.
       num_tasks: T, the number of all tasks.
 
     Returns:
-      float64 [T, T]; 0 for absent tasks.
+      The inner products, float64 [T, T]; 0 for tasks without a gradient.
     """
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
@@ -158,14 +161,15 @@ class TaskGradients:
     Attributes:
       losses: the losses of T tasks.
       variables: N variables.
-      representation: the outputs of the network that tasks share; empty for gradients by variables.
-      at_representation: T gradients by each tensor of the representation; None if a loss does not
-        depend on the tensor.
-      at_variables: N columns of T gradients by the variables, without the paths through the
-        representation.
+      representation: the outputs of the network that tasks share; empty if gradients are taken by
+        variables.
+      at_representation: for each tensor of the representation, the gradients of T tasks; None for a
+        task whose loss does not depend on the tensor.
+      at_variables: for each of N variables, the gradients of T tasks, without the paths from losses
+        to variables that lead through the representation.
       shared: the indices of the variables on which the losses of several tasks depend.
-      samples: a function from S to the losses of S samples of the rows; None if the rows cannot be
-        sampled.
+      samples: a function from a number S to the losses of S samples of the batch's rows; None if
+        the rows cannot be sampled.
     """
 
     losses: Sequence[tf.Tensor]
@@ -183,7 +187,7 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> TaskGradients:
-        """Build a backward pass for each task; TensorFlow does not run unused ops.
+        """Build a backward pass for each task; TensorFlow runs only the ops whose results are used.
 
         Args:
           losses: T scalars.
@@ -223,10 +227,11 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return leaves of the representation; if there is none, of some variables.
+        """Return the leaves of the representation or, without a representation, of some variables.
 
         Args:
-          compared: the indices of the variables; not used if there is a representation.
+          compared: the indices of the variables by which gradients are taken; not used if there is
+            a representation.
 
         Raises:
           UserError: a tensor of the representation affects no loss.
@@ -237,15 +242,17 @@ class TaskGradients:
         return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
-        """Compute inner products over some variables, and leaves of the gradients that were built.
+        """Compute inner products of gradients by some variables, and return the built leaves.
 
-        The weighted sums of the other gradients need a backward pass of the weighted losses.
+        For a variable whose gradients are not built, the weighted sum of the tasks' gradients needs
+        a backward pass of the weighted losses.
 
         Args:
-          compared: the indices of the variables.
+          compared: the indices of the variables by which gradients are taken.
 
         Returns:
-          The inner products, float64 [T, T], and {index: leaf of a built gradient}.
+          The inner products, float64 [T, T], and {index of a variable: leaf}, for the variables
+          whose gradients were built.
         """
         columns = [self.at_variables[n] for n in compared]
         # For a gradient that is not built, the pass of the weighted losses takes two matrix
@@ -264,11 +271,13 @@ class TaskGradients:
         """Build the gradients again in the current graph, such as in a branch that rarely runs.
 
         Args:
-          compared: the indices of the variables; not used if there is a representation.
+          compared: the indices of the variables by which gradients are taken; not used if there is
+            a representation.
 
         Returns:
-          A column of T gradients for each tensor of the representation, or for each of the
-          variables; None if a loss does not depend on it.
+          For each tensor of the representation or, without a representation, for each of the
+          variables, a column of T gradients; None if a loss does not depend on the tensor or
+          variable.
         """
         places = self.representation or [self.variables[n] for n in compared]
         return differentiate_tasks(self.losses, places, self.representation)
@@ -277,9 +286,9 @@ class TaskGradients:
         """Differentiate `sum_t weights[t] loss[t]` by some variables, in one backward pass.
 
         Args:
-          weights: float64 [T]; gradients treat them as constants.
+          weights: the weights of the T losses, float64 [T], treated as constants.
           chosen: the indices of variables.
-          stop: tensors at which gradients stop.
+          stop: tensors at which backward passes end, the `stop_gradients` of `tf.gradients`.
 
         Returns:
           {index: gradient}.
@@ -297,18 +306,20 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """Return the gradients of all N variables, from combined gradients by the representation.
+        """Compute the gradients of all N variables from combined gradients by the representation.
 
         One backward pass carries the combined gradients to the variables that affect the
-        representation. Other shared variables get the gradients of the weighted losses.
+        representation. The gradients of the weighted losses along other paths to shared variables
+        are added.
 
         Args:
-          combined: the combined gradient by each tensor of the representation.
-          weights: float64 [T], for the paths from the losses to shared variables that do not lead
-            through the representation.
+          combined: for each tensor of the representation, the combination of the tasks' gradients
+            by this tensor.
+          weights: the weights of the T losses, float64 [T], for the paths from losses to shared
+            variables that do not lead through the representation.
 
         Returns:
-          N gradients; None for a variable that affects no loss.
+          The gradients by the N variables; None for a variable that affects no loss.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
@@ -321,13 +332,13 @@ class TaskGradients:
         return self.complete(sums)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Add the gradients by variables of a single task to the gradients by shared variables.
+        """Return the gradients by all variables, from the given gradients by the shared variables.
 
         Args:
-          of_shared: {index of a variable: gradient}, for all shared variables.
+          of_shared: {index of a variable: gradient}, for all variables that several tasks share.
 
         Returns:
-          N gradients; None for a variable that affects no loss.
+          The gradients by the N variables; None for a variable that affects no loss.
         """
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
@@ -338,10 +349,10 @@ class BatchGradients:
     """The gradients of every task, over all parts of a batch.
 
     Attributes:
-      batch: the batch in parts.
+      batch: the batch, divided into parts.
       variables: N variables.
-      representation: a function from the shared outputs of a part to the tensors at which the
-        backward passes of single tasks end.
+      representation: a function that chooses, from the shared outputs of a part, the tensors at
+        which the backward passes of single tasks end.
     """
 
     batch: whole_batch.WholeBatch
@@ -350,7 +361,7 @@ class BatchGradients:
 
     @replicas.once
     def first(self) -> TaskGradients:
-        """Return the tasks' gradients of the first part; all parts have the same variables."""
+        """Return the tasks' gradients in the first part of the batch."""
         return self._differentiate_losses(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
@@ -359,7 +370,7 @@ class BatchGradients:
         Args:
           function: a function from the tasks' gradients of a part to tensors, IndexedSlices and
             None, in any nesting.
-          update: True if this sum runs the UPDATE_OPS of the slices.
+          update: True if this sum also runs the UPDATE_OPS of the batch's slices.
         """
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
@@ -389,13 +400,14 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients: combined gradients, and gradients of weighted losses for the rest.
+        """Return the combined gradients, and for other variables those of weighted losses.
 
         Args:
           tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.
           compared: the indices of the variables with a combined gradient.
-          combined: their gradients, in the same order.
-          weights: float64 [T], the weights of the losses for other shared variables.
+          combined: the combined gradients by these variables, in the order of `compared`.
+          weights: the weights of the T losses, float64 [T]; other shared variables get the
+            gradients of the losses with these weights.
         """
         rest = [n for n in tasks.shared if n not in compared]
         rest_gradients = (
@@ -411,13 +423,15 @@ class BatchGradients:
         deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
         is_due: tf.Tensor | None = None,
     ) -> Callable[[], tf.Tensor]:
-        """Return a function that builds the inner products, to call in a branch that rarely runs.
+        """Return a function that builds inner products of gradients in a rarely run branch.
 
         Args:
-          where: the class with the setting `every_steps`, for errors.
-          every_steps: 1 if the function is called outside of a branch.
+          where: the class with the setting `every_steps`, for error messages.
+          every_steps: the number of steps from one run of the branch to the next; 1 if the returned
+            function is called outside of a branch.
           compared: the indices of the variables whose gradients are compared.
-          deciding: a function from a part of the batch to a part with the losses for the decision.
+          deciding: a function that replaces the losses of a part of the batch by the losses that
+            determine the weights.
           is_due: a bool scalar, True in the steps that run the branch; by default the global steps
             that are multiples of `every_steps`.
 
@@ -458,11 +472,11 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Align the gradients by each of several variables or tensors.
+    """Build a leaf from the gradients by each of several variables or tensors.
 
     Args:
-      columns: N columns of T gradients; None if a task has no gradient. Each column must have at
-        least one gradient.
+      columns: for each of N variables or tensors, the gradients of T tasks; None for a task without
+        a gradient. Each column must have at least one gradient.
 
     Returns:
       N leaves.
@@ -474,16 +488,16 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return short leaves with the same inner products as T gradients.
+    """Return leaves of shorter matrices with the same inner products as the gradients of T tasks.
 
     Args:
-      gradients: T gradients by one variable; None if a task has no gradient.
-      products_elsewhere: the number of matrix products that the caller computes later if the
-        gradients are not built; see `short_gradients`.
+      gradients: the gradients of T tasks by one variable; None for a task without a gradient.
+      products_elsewhere: the number of further matrix products, each as costly as one gradient,
+        that the caller needs later if the gradients are not built.
 
     Returns:
       Leaves whose inner products add up to the inner products of the gradients; None if a gradient
-      is sparse or not a single matrix product, or if short leaves cost more.
+      is sparse or not a single matrix product, or if the short leaves cost more than the gradients.
     """
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
@@ -495,16 +509,16 @@ def shorten_gradients(
 def multiply_columns(
     columns: Columns, num_tasks: int, products_elsewhere: int = 0
 ) -> tuple[tf.Tensor, dict[int, Leaf]]:
-    """Add up the inner products of N columns of T gradients; build only some of the gradients.
+    """Add up the inner products of T tasks' gradients by N variables; build only some gradients.
 
     Args:
-      columns: N columns of T gradients.
+      columns: for each of N variables or tensors, the gradients of T tasks.
       num_tasks: T, the number of all tasks.
-      products_elsewhere: the number of matrix products that the caller computes later for a
-        gradient that is not built; see `short_gradients`.
+      products_elsewhere: the number of further matrix products, each as costly as one gradient,
+        that the caller needs later for each gradient that is not built.
 
     Returns:
-      The inner products, float64 [T, T], and {index of the column: leaf} of gradients that are
+      The inner products, float64 [T, T], and {index of the column: leaf} of the gradients that were
       built.
     """
     passes = stacked_passes.StackedPasses(columns)
@@ -530,10 +544,11 @@ def differentiate_tasks(
     Args:
       losses: T scalars.
       places: N variables or tensors.
-      stop: tensors at which gradients stop.
+      stop: tensors at which backward passes end, the `stop_gradients` of `tf.gradients`.
 
     Returns:
-      N columns of T gradients each; None if a loss does not depend on a place.
+      For each of the N places, the gradients of the T losses; None if a loss does not depend on the
+      place.
     """
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

@@ -21,12 +21,12 @@ def track_gradients(
 ) -> list[task_gradients.Leaf]:
     """Replace each gradient g by its running average, `y <- y + rate (g - y)` from y = 0.
 
-    The averages y are variables `tracked/<name of the leaf>` in the open scope. The average of a
-    task that is absent from a batch does not change.
+    The averages y are saved in variables `tracked/<name of the leaf>` of the open variable scope.
+    If a task is absent from a batch, the averages of its gradients do not change.
 
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
-      names: a name for the state of each leaf.
+      names: for each leaf, the name under which its averages are saved.
       num_tasks: T.
       rate: the rate of the averages, in (0, 1]; with 1, the average is the gradient of the step.
 
@@ -43,13 +43,14 @@ def track_gradients(
 def precondition_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """Divide each gradient g by `s^(1/4)`, where s is the sum of its squares over all steps so far.
+    """Divide each gradient g by `s^(1/4)`, where s is the sum of g^2 over all steps so far.
 
-    The inner products of the results are `g' diag(sqrt(s))^-1 g`, in AdaGrad's metric. The sums s
-    are variables `squares/<name of the leaf>` in the open scope.
+    The squared norm of a divided gradient is `g' diag(sqrt(s))^-1 g`, the squared norm of g in
+    AdaGrad's metric. The sums s of squared gradients are saved in variables `squares/<name of the
+    leaf>` of the open variable scope.
 
     Raises:
-      UserError: a leaf is an embedding table; its sums would be as large as the table.
+      UserError: a leaf is an embedding table; its sums of squares would be as large as the table.
     """
     _require_dense(leaves, names)
     return [_divide_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]

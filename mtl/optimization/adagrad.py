@@ -4,7 +4,8 @@
     update.Update.optimizers = {"^features/": @optimizers.RowWiseAdagrad()}
     optimizers.RowWiseAdagrad.learning_rate = 0.05
 
-The class is a subclass of TensorFlow's Adagrad, which applies dense gradients.
+The optimizer is a subclass of TensorFlow's Adagrad, and applies dense gradients as its base class
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
 
     Attributes:
       tables: the names (`patterns.shard_name`) of the variables whose state has one number for each
-        row. Set this attribute before `apply_gradients`, which creates the state.
+        row. Set `tables` before `apply_gradients`, which creates the state.
     """
 
     moves_half_tables = True

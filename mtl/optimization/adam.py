@@ -1,11 +1,12 @@
-"""Adam for embedding tables, and with decoupled weight decay, as `tf.compat.v1.train.Optimizer`.
+"""Variants of Adam for embedding tables and for decoupled weight decay, as TensorFlow optimizers.
 
     from mtl.optimization import optimizers
     update.Update.optimizer = @optimizers.AdamW()
     optimizers.AdamW.weight_decay = 0.01
 
-The classes are subclasses of TensorFlow's Adam. Dense gradients use its fused op, and the state has
-the names of TensorFlow (`<variable>/Adam`, `<variable>/Adam_1`, `beta1_power`, `beta2_power`).
+The optimizers of this module are subclasses of TensorFlow's Adam. Dense gradients use TensorFlow's
+fused op, and the state has the names of TensorFlow (`<variable>/Adam`, `<variable>/Adam_1`,
+`beta1_power`, `beta2_power`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class _Scalars(NamedTuple):
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """Adam that updates all rows of an embedding table with the fused op for dense gradients.
 
-    TensorFlow's Adam reads a large table a dozen times, and takes two to three times as long. The
-    weights differ from TensorFlow's only in their last bits.
+    TensorFlow's Adam reads a large table a dozen times, and takes two to three times as long as
+    this class. The weights after a step differ from those of TensorFlow's Adam only in their last
+    bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(
@@ -46,7 +48,7 @@ class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """Adam whose sparse update reads and writes only the rows of the batch.
+    """Adam that reads and writes only those rows of an embedding table that are in the batch.
 
     The state of a table in bfloat16 is float32, because beta2 = 0.999 would round to 1 in bfloat16.
     """
@@ -93,7 +95,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class AdamWOptimizer(LazyAdamOptimizer):
-    """`LazyAdamOptimizer` that first decays the weights that a step updates."""
+    """A `LazyAdamOptimizer` that decays the weights of a step before it updates them."""
 
     moves_half_tables = False  # The decay would round a bfloat16 table a second time.
 

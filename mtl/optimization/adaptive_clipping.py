@@ -33,9 +33,9 @@ class AGC:
 
     Attributes:
       max_ratio: the largest ratio of a gradient's norm to the norm of the weights, above 0. The
-        paper's lambda is between 0.01 for large batches and 0.16 for small batches.
-      least_norm: a lower bound for the norm of the weights, above 0. Without this bound, weights of
-        0 could not change.
+        paper uses ratios from 0.01 for large batches to 0.16 for small batches.
+      least_norm: a lower bound for the norm of the weights, above 0. Without this lower bound, a
+        unit whose weights are 0 could not change.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
         the last layer of every head, as the paper recommends.
     """
@@ -101,11 +101,13 @@ class AutoClip:
     Source Separation Networks", 2020, arXiv:2007.14469. As in the paper, the percentile includes
     the norm of the current step, before it is clipped. The paper keeps all norms. Here, only the
     last `window` norms count, so the time of a step and the size of the state do not grow. Norms
-    that are not finite are left out. The state is saved with the model, as `update/auto_clip`.
+    that are not finite are left out of the percentile. The past norms are saved with the model, in
+    the variable scope `update/auto_clip`.
 
     Attributes:
-      percentile: the percentile, in [0, 100]; values between two norms are interpolated.
-      window: the number of past norms, at least 1.
+      percentile: the percentile of the norms that is the bound, in [0, 100]; between two norms, the
+        bound is interpolated.
+      window: the number of last norms in the percentile, at least 1.
     """
 
     percentile: Annotated[float, checks.In("[0, 100]")] = 10.0

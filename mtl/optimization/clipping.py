@@ -4,10 +4,11 @@ from mtl.optimization import clipping
 update.Update.clipping = @clipping.GlobalNorm()
 clipping.GlobalNorm.max_norm = 5.0
 
-Clipping comes after the sum over micro-batches and replicas. Each row of an embedding table counts
-once. The norm of a finite gradient is finite, at most the largest float32. Clipping does not remove
-NaN and infinite entries, and does not spread them to other entries: see `Update.if_not_finite`. An
-infinite bound clips nothing.
+Gradients are clipped after they are summed over micro-batches and replicas. In the norm of a
+gradient, each looked-up row of an embedding table counts once. The norm of a finite gradient never
+becomes infinite, because it is limited to the largest float32. Clipping does not remove NaN and
+infinite entries, and does not spread them to other entries: see `Update.if_not_finite`. An infinite
+bound clips nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class GlobalNorm:
     variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. `GlobalNorm` differs from `tf.clip_by_global_norm` in three ways. A row
-    that was looked up several times counts once, with the sum of its gradients. An infinite
-    `max_norm` clips nothing. If the norm is not finite, nothing is scaled, so a NaN in one variable
-    does not turn the gradients of all variables into NaN.
+    2013, arXiv:1211.5063. `GlobalNorm` differs from `tf.clip_by_global_norm` in three ways. A table
+    row that was looked up several times counts once in the norm, with the sum of its gradients. An
+    infinite `max_norm` clips nothing. If the norm is not finite, nothing is scaled, so a NaN in one
+    variable does not turn the gradients of all variables into NaN.
 
     Attributes:
       max_norm: the largest global norm, above 0; infinity clips nothing. The scalar `gradient_norm`
@@ -60,8 +61,8 @@ class GlobalNorm:
 class Norm:
     """Scales the gradient of each variable, so that its norm is at most `max_norm`.
 
-    The factors of variables differ, so the direction of the update changes. `GlobalNorm` keeps the
-    direction.
+    The gradients of different variables have different factors, so the direction of the update
+    changes. `GlobalNorm` keeps the direction.
 
     Attributes:
       max_norm: the largest Euclidean norm of a variable's gradient, above 0; infinity clips
@@ -89,8 +90,8 @@ class AverageNorm:
     """Scales the gradient of each variable, so that its norm per entry is at most `max_norm`.
 
     The norm per entry is `|g| / n`, with n the number of entries, as in `tf.clip_by_average_norm`.
-    For an embedding table, n counts only the rows in the batch, so the bound does not depend on the
-    size of the vocabulary.
+    For an embedding table, the number n counts only the entries of rows in the batch, so the bound
+    does not depend on the size of the vocabulary.
 
     Attributes:
       max_norm: the largest norm per entry, above 0; infinity clips nothing.
@@ -147,8 +148,9 @@ class ByPattern:
     """Clips groups of variables by different clippings, with a separate norm for each group.
 
     Attributes:
-      parts: {pattern (see `mtl.variables.patterns`): a clipping}. The first pattern that matches a
-        variable decides. Variables that match no pattern are not clipped.
+      parts: {pattern (see `mtl.variables.patterns`): a clipping}. A variable is in the group of the
+        first pattern that matches it. The gradients of variables that match no pattern are not
+        clipped.
     """
 
     parts: Annotated[
@@ -214,7 +216,7 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
       scale: a float scalar, or a float tensor that broadcasts to the values of the gradient.
 
     Returns:
-      The product, dense or sparse like the gradient, and in the type of the gradient.
+      The scaled gradient, dense or sparse as before, and with the same dtype as before.
     """
     return gradients_lib.transform_gradient(
         gradient, lambda values: values * tf.cast(scale, values.dtype)
@@ -232,7 +234,7 @@ def _scale_each(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Replace the values of all shards of an embedding table by their sum; keep other values."""
+    """Replace the values of all shards of a table by their sum; keep those of other variables."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):

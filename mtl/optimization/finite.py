@@ -62,9 +62,9 @@ def guard_update(
     Args:
       policy: one of `POLICIES`.
       losses: {task: scalar}.
-      gradients: N gradients, with each row of a table at most once.
+      gradients: N gradients, in which each row of a table occurs at most once.
       variables: the N variables of the gradients.
-      step: the global step, for the error.
+      step: the global step, for the error message.
 
     Returns:
       The gradients to apply, and whether the step may change variables. `monitors` has `loss_scale`
@@ -72,7 +72,8 @@ def guard_update(
       "skip" or in float16.
 
     Raises:
-      InvalidArgumentError: when `before` runs, under the policy "fail".
+      InvalidArgumentError: when the ops `before` run, if a loss or gradient is not finite and the
+        policy is "fail".
     """
     squares = gradients_lib.squared_norms(gradients)
     checked = Checked(losses, squares, variables, gradients)
@@ -114,7 +115,8 @@ class Checked:
       losses: {task: scalar}.
       squares: the squared norms of the gradients, float64 [N]; finite if all entries are finite.
       variables: the N variables of the gradients.
-      gradients: N gradients, to name single tasks if variables of several tasks are stacked.
+      gradients: the N gradients; if one variable stacks the variables of several tasks, its
+        gradient shows which tasks an error must name.
     """
 
     losses: types.Tensors
@@ -161,7 +163,8 @@ class Checked:
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
         """Build an op that fails if a loss or gradient is not finite.
 
-        A step without a failure computes only one sum: the names are collected in a branch.
+        A step without a failure computes only one sum: the names for the message of the error are
+        collected in a branch of `tf.cond`.
 
         Args:
           step: the global step, an integer scalar.
@@ -171,7 +174,8 @@ class Checked:
           The op.
 
         Raises:
-          InvalidArgumentError: when the op runs; the message has the step and the first names.
+          InvalidArgumentError: when the op runs; the message has the step and the names of the
+            first losses or gradients that are not finite.
         """
         names = [f"loss of {task}" for task in self.losses]
         members = [name for v in self.variables for name in stacks.name_members(v)]
@@ -189,7 +193,7 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Build an op that fails; its message has the global step and the first names.
+    """Build an op that fails, with the global step and the names of bad tensors in its message.
 
     Args:
       step: the global step as text, a string scalar.
@@ -197,7 +201,7 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
       noun: the word for the checked tensors in the message, such as "them".
 
     Returns:
-      The op; its error is an InvalidArgumentError.
+      The op, which fails with an InvalidArgumentError.
     """
     message = [
         _BEFORE,
@@ -228,7 +232,8 @@ def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Grad
     """Set entries that are NaN or infinite to 0, and count them.
 
     Returns:
-      N gradients, dense or sparse as before, and the number of entries, an int64 scalar.
+      The N gradients, dense or sparse as before, and the number of entries that were set to 0, an
+      int64 scalar.
     """
     counts = []
 
@@ -242,7 +247,7 @@ def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Grad
 
 
 def _count_total(name: str, number: tf.Tensor) -> tf.Tensor:
-    """Sum an int64 scalar over all steps, in a variable of the open scope."""
+    """Sum an int64 scalar over all steps, in a variable of the open variable scope."""
     total = step_state.create_variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
     step_state.assign_with_update(total, new)

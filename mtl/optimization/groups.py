@@ -43,11 +43,11 @@ class Group:
 
 
 def check_groups(where: str, rates: Rates) -> None:
-    """Check the factors of parameter groups.
+    """Check the factors of the learning rates of parameter groups.
 
     Args:
-      where: the name of the setting, for errors.
-      rates: {pattern: factor, or schedule of factors}.
+      where: the name of the setting, for error messages.
+      rates: {pattern: factor of the learning rate, or schedule of factors}.
 
     Raises:
       UserError: `rates` is not a map, a pattern is not a regular expression, or a value is neither
@@ -66,12 +66,12 @@ def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "Lazy
     """Check that an optimizer has a learning rate, and can be called with one.
 
     Args:
-      where: the name of the setting, for errors.
-      optimizer: the value of the setting.
+      where: the name of the setting, for error messages.
+      optimizer: the value of the setting, which should be an optimizer.
       example: the name of an optimizer in `mtl.optimization.optimizers`, which the error suggests.
 
     Raises:
-      UserError: the value is not such an optimizer.
+      UserError: the value is not an optimizer with a learning rate.
     """
     checks.require_part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
 
@@ -80,7 +80,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
     """Check the optimizers of parameter groups.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting, for error messages.
       optimizers: {pattern: optimizer}.
 
     Raises:
@@ -103,7 +103,7 @@ def mask_gradients(
       variables: the N variables of the gradients.
 
     Returns:
-      N gradients, dense or sparse as before.
+      The N gradients with these entries set to 0, dense or sparse as before.
     """
     return list(map(_mask_gradient, gradients, variables))
 
@@ -137,8 +137,8 @@ def apply_groups(
     """Build the updates of all variables, each group with its optimizer and learning rate.
 
     Args:
-      optimizers: {pattern: optimizer}; the first pattern that matches a variable decides. The key
-        None has the optimizer of variables without a match.
+      optimizers: {pattern: optimizer}; the first pattern that matches a variable chooses its
+        optimizer. The key None has the optimizer of variables that match no pattern.
       pairs: N pairs of a gradient and its variable.
       rates: `Update.rates`.
       step: the global step.
@@ -202,8 +202,8 @@ def moves_all_rows(
     """Find the variables whose optimizer changes rows without a gradient.
 
     Rows of an embedding table that are not in the batch have no gradient. Among TensorFlow's
-    optimizers, only Adam changes such rows. If an optimizer of your code changes such rows, set its
-    attribute `moves_all_rows` to True.
+    optimizers, only Adam changes rows without a gradient. If an optimizer in your own code changes
+    rows without a gradient, set its attribute `moves_all_rows` to True.
 
     Args:
       optimizers: {pattern: optimizer}, as in `apply_groups`.
@@ -228,7 +228,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _set_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
-    """Set `tables` of an optimizer that has a smaller state for tables."""
+    """Set `tables` of an optimizer with a smaller state for tables to the tables' names."""
     sparse = [variable for gradient, variable in pairs if isinstance(gradient, tf.IndexedSlices)]
     if not sparse:
         return
@@ -242,7 +242,7 @@ def _set_tables(
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:
-    """Check that the optimizer of each table in bfloat16 can update it, by a sparse gradient."""
+    """Check that tables in bfloat16 have sparse gradients and optimizers that can update them."""
     for gradient, variable in pairs:
         if variable.dtype.base_dtype != tf.bfloat16 or not sharding.is_half(variable):
             continue
@@ -270,7 +270,8 @@ def _group_pairs(
 ) -> dict[Group, types.GradientsAndVariables]:
     """Divide variables into groups; the first group has the variables without a pattern.
 
-    The state of the first optimizer in a graph has the same names as in a run without groups.
+    The optimizer of variables without a pattern thus comes first in the graph, and its state has
+    the same names as in a run without groups.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

@@ -38,7 +38,7 @@ class Moving:
 
         Args:
           first: the first step of the range.
-          last: the end of the range, exclusive.
+          last: the step after the last step of the range.
         """
         return max(first, self.first) >= min(last, self.end)
 
@@ -50,14 +50,15 @@ def find_moving(
 
     Args:
       part: the update of the model.
-      freezing: the freezing of the model.
+      freezing: the `Freezing` of the model, which gives the first step in which a variable is
+        trained.
       variables: the names of the variables.
       last: the number of steps.
 
     Returns:
-      One entry for all variables with equal `where`, `first` and `end`. Variables that are frozen
-      for the whole run have no entry. If the update is of another class than `Update`, its training
-      steps are unknown, and the result is empty.
+      One `Moving` for all variables with equal `where`, `first` and `end`. Variables that are
+      frozen for the whole run are left out. If the update is of another class than `Update`, the
+      steps in which it trains are unknown, and the list is empty.
     """
     if not isinstance(part, update.Update):
         return []
@@ -82,7 +83,7 @@ def _list_rates(part: update.Update) -> dict[str, Any]:
 
 
 def _list_rates_of(part: update.Update, name: str) -> list[str]:
-    """Return the settings of `_list_rates` that apply to a variable, by its name."""
+    """Return those settings of `_list_rates` that determine the learning rate of a variable."""
     pattern = next((p for p in part.optimizers if patterns.matches(p, name)), None)
     settings = ["Update.optimizer" if pattern is None else f"Update.optimizers[{pattern!r}]"]
     settings += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]

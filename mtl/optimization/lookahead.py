@@ -22,14 +22,14 @@ class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
     M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610.
-    The assignments to `slow` and `w` are the paper's step back. A step back does not change the
-    state of the optimizer, as in the paper's experiments. `slow` is a copy of the weights, saved as
-    `<variable>/Lookahead`. Embedding tables have no step back, because few of their rows change in
-    between.
+    The assignments to `slow` and to the weights `w` are the paper's step back. A step back does not
+    change the state of the inner optimizer, as in the paper's experiments. `slow` is a copy of the
+    weights, saved as `<variable>/Lookahead`. Embedding tables have no step back, because few of
+    their rows change between two steps back.
 
     Attributes:
-      optimizer: the optimizer of the steps forward.
-      steps: the number of steps of the optimizer before each step back, at least 2.
+      optimizer: the optimizer that takes the steps forward.
+      steps: the number of steps forward before each step back, at least 2.
       rate: the share of the change of `w` that remains after a step back, in (0, 1].
     """
 

@@ -4,8 +4,9 @@
     update.Update.optimizer = @optimizers.LazyAdam()
     optimizers.LazyAdam.learning_rate = 0.001            # or a schedule: @schedules.Cosine()
 
-Each class builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. In
-embedding tables, all optimizers except `Adam` change only the rows in the batch.
+Each class builds a `tf.compat.v1.train.Optimizer`, whose state is saved under names such as
+`<variable>/Adam`. In embedding tables, all optimizers except `Adam` change only the rows in the
+batch.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Momentum(_Optimizer):
     """`a <- momentum * a + g;  w <- w - rate * a`, or `w - rate * (g + momentum * a)`.
 
     I. Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013.
-    Rows of embedding tables that are not in the batch keep their weights and `a`.
+    Rows of embedding tables that are not in the batch keep their weights and their momentum `a`.
 
     Attributes:
       learning_rate: the learning rate, above 0, or a schedule.
-      momentum: the decay of `a`, in [0, 1).
-      nesterov: True for the second formula, with Nesterov's momentum.
+      momentum: the decay of the momentum `a`, in [0, 1).
+      nesterov: True for Nesterov's momentum, `w <- w - rate * (g + momentum * a)`.
     """
 
     learning_rate: float | types.Schedule = 0.01
@@ -80,8 +81,8 @@ class Adagrad(_Optimizer):
 
     Attributes:
       learning_rate: the learning rate, above 0, or a schedule.
-      initial_accumulator: `a` before the first step, above 0. Larger values make the first steps
-        smaller.
+      initial_accumulator: the sum of squares `a` before the first step, above 0. A larger
+        `initial_accumulator` makes the first steps smaller.
     """
 
     learning_rate: float | types.Schedule = 0.05
@@ -97,10 +98,11 @@ class RowWiseAdagrad(Adagrad):
 
     The state of a table has one number for each row, but the state of `Adagrad` is as large as the
     table. The formula is the exact row-wise Adagrad of FBGEMM and TorchRec, whose initial `a` is 0.
-    If a row is looked up several times in a batch, its gradients are summed before the square.
-    Variables with dense gradients have the state and updates of `Adagrad`. The attributes are the
-    same as in `Adagrad`. If the loss is a mean over the batch, the gradient of a row is small, and
-    `a` hardly changes from its initial value. Set `initial_accumulator` far below 0.1 in this case.
+    If a row is looked up several times in a batch, its gradients are summed before they are
+    squared. Variables with dense gradients have the state and updates of `Adagrad`. The attributes
+    are the same as in `Adagrad`. If the loss is a mean over the batch, the gradient of a table row
+    is small, and the `a` of the row hardly changes from its initial value; so for such a loss, set
+    `initial_accumulator` far below 0.1.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -114,14 +116,14 @@ class FTRL(_Optimizer):
     `n' = n + g^2;  z <- z + g - (sqrt(n') - sqrt(n)) / rate * w;  n <- n'`
     `w <- 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n) / rate + 2 * l2)`
 
-    H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013. The first step
-    replaces the initial weights, so do not use FTRL after a warm start.
+    H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013. The first step of
+    FTRL replaces the initial weights, so do not use FTRL after a warm start.
 
     Attributes:
       learning_rate: the learning rate, above 0, or a schedule.
       l1: the factor of the L1 penalty, at least 0.
       l2: the factor of the L2 penalty, at least 0.
-      initial_accumulator: `n` before the first step, at least 0.
+      initial_accumulator: the sum of squared gradients `n` before the first step, at least 0.
     """
 
     learning_rate: float | types.Schedule = 0.05
@@ -142,14 +144,14 @@ class FTRL(_Optimizer):
 class RMSProp(_Optimizer):
     """`v <- d * v + (1 - d) * g^2;  a <- momentum * a + rate * g / sqrt(v + epsilon);  w <- w - a`.
 
-    G. Hinton, "Neural Networks for Machine Learning", lecture 6e, 2012. The initial `v` is 1, so
-    the first steps are small.
+    G. Hinton, "Neural Networks for Machine Learning", lecture 6e, 2012. The running average `v` of
+    squared gradients starts at 1, so the first steps are small.
 
     Attributes:
       learning_rate: the learning rate, above 0, or a schedule.
-      decay: the decay `d` of v, in [0, 1).
-      momentum: the decay of `a`, in [0, 1).
-      epsilon: a number above 0, added to v.
+      decay: the decay `d` of the average `v` of squared gradients, in [0, 1).
+      momentum: the decay of the momentum `a`, in [0, 1).
+      epsilon: a number above 0, which is added to `v` in the divisor.
       centered: True subtracts the squared running average of g from v, so that g is divided by its
         standard deviation.
     """
@@ -183,7 +185,7 @@ class Adam(_Optimizer):
       learning_rate: the learning rate, above 0, or a schedule.
       beta1: the decay of the first moment m, in [0, 1).
       beta2: the decay of the second moment v, in [0, 1).
-      epsilon: a number above 0, added to sqrt(v).
+      epsilon: a number above 0, which is added to sqrt(v) in the divisor.
     """
 
     learning_rate: float | types.Schedule = 0.001
@@ -200,8 +202,8 @@ class LazyAdam(Adam):
     """`Adam` that changes only those rows of embedding tables that are in the batch.
 
     Variables with dense gradients change exactly as with `Adam`. The weights and moments of a row
-    do not change in steps without the row, but t counts all steps. The attributes are the same as
-    in `Adam`.
+    do not change in steps without the row, but the step number t of the bias correction counts all
+    steps. The attributes are the same as in `Adam`.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -244,8 +246,8 @@ def moves_entries_alike(optimizer: types.Optimizer) -> bool:
     """Check whether an optimizer treats the entries of all dense gradients in the same way.
 
     Returns:
-      True for the classes of this module, except for `RowWiseAdagrad`, and for an `AdamW` whose
-      `not_decayed` is not the default. False for classes of other modules, whose updates are
+      True for the optimizers of this module, with two exceptions: `RowWiseAdagrad`, and an `AdamW`
+      whose `not_decayed` is not the default. False for classes of other modules, whose updates are
       unknown.
     """
     if type(optimizer) is AdamW:

@@ -21,16 +21,16 @@ from mtl.variables import freezing, patterns
 class Regularization:
     """`R = sum_v (l1_v * |w_v|_1 + l2_v / 2 * |w_v|_2^2)`, plus REGULARIZATION_LOSSES of the graph.
 
-    The gradient of R is added after balancing and before clipping. With an adaptive optimizer, this
-    differs from weight decay; use `AdamW` for weight decay.
+    The gradient of the penalty R is added after balancing and before clipping. With an adaptive
+    optimizer, an L2 penalty differs from weight decay; use `AdamW` for weight decay.
 
-    In an embedding table, a step penalises only the rows in the batch, each of them once. So the
-    time of a step does not grow with the vocabulary, and frequent rows shrink more. The scalar
-    `regularization` covers only the rows in the batch.
+    In an embedding table, a step penalises only the rows in the batch, each of them once.
+    Therefore, the time of a step does not grow with the vocabulary, and frequent rows shrink more
+    than rare rows. Of a table, the scalar `regularization` covers only the rows in the batch.
 
     Attributes:
-      l1: {pattern: factor above 0}; see `mtl.variables.patterns`. If several patterns match a
-        variable, their factors add up.
+      l1: {pattern (see `mtl.variables.patterns`): factor above 0} for the sum of absolute values.
+        If several patterns match a variable, their factors add up.
       l2: {pattern: factor above 0} for half the squared norm. If several patterns match a variable,
         their factors add up.
     """
@@ -53,11 +53,11 @@ class Regularization:
         """Add the gradients of the penalties to the gradients of N variables.
 
         Args:
-          gradients: N gradients; a sparse gradient has each row once.
+          gradients: N gradients; a sparse gradient contains each row only once.
           variables: N variables.
 
         Returns:
-          N gradients, and the value R of all penalties, a scalar; None without penalties.
+          The N gradients, and the value R of all penalties: a scalar, or None without penalties.
 
         Raises:
           UserError: a pattern matches no variable.

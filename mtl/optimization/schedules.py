@@ -5,9 +5,9 @@
     schedules.Cosine.value = 0.01
     schedules.Cosine.warmup_steps = 500
 
-A schedule counts from global step 0, so a resumed run continues it. During the warm-up, the rate is
-multiplied by `(step + 1) / warmup_steps`, so the first rate is above 0. The decay starts at step 0,
-not at the end of the warm-up.
+A schedule counts from global step 0, so a resumed run continues its schedule. During the warm-up,
+the rate is multiplied by `(step + 1) / warmup_steps`, so the first rate is above 0. The decay of a
+rate starts at step 0, not at the end of the warm-up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Constant(_Schedule):
 
     Attributes:
       value: the rate, above 0.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     value: checks.Positive
@@ -79,9 +79,10 @@ class Exponential(_Schedule):
     Attributes:
       value: the rate at step 0, above 0.
       decay_rate: the factor of the rate for each `decay_steps` steps, in (0, 1].
-      decay_steps: the number of steps for one factor `decay_rate`, at least 1.
+      decay_steps: the number of steps after which the rate is `decay_rate` times as large, at least
+        1.
       staircase: True rounds the exponent down, so the rate falls in jumps.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     value: checks.Positive
@@ -108,7 +109,7 @@ class Cosine(_Schedule):
       decay_steps: the step at which the rate reaches `end_value`; by default `Run.train_steps`. Set
         `decay_steps` if you may add steps to the run later: the curve then does not change.
       end_value: the rate from `decay_steps` on, at least 0.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     value: checks.Positive
@@ -128,7 +129,7 @@ class Piecewise(_Schedule):
     Attributes:
       boundaries: N increasing global steps at which the rate changes.
       values: N + 1 rates, above 0.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     boundaries: Sequence[int]
@@ -157,7 +158,7 @@ class Polynomial(_Schedule):
         `decay_steps` if you may add steps to the run later: the curve then does not change.
       end_value: the rate from `decay_steps` on, at least 0.
       power: the exponent, above 0; with 1, the rate falls linearly.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     value: checks.Positive
@@ -175,15 +176,15 @@ class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then constant.
 
     The rate rises from 0. Use this schedule for weights of losses, and for the reversal of
-    `auxiliary.GradientReversal`, as in Y. Ganin et al., "Domain-Adversarial Training of Neural
+    `auxiliary.GradientReversal`, as in Ganin et al., "Domain-Adversarial Training of Neural
     Networks", 2016, arXiv:1505.07818.
 
     Attributes:
       value: the limit of the rate, above 0. With the default `steepness`, the last rate is 0.9999
         of the limit.
       rise_steps: the step from which the rate is constant; by default `Run.train_steps`.
-      steepness: the steepness of the curve, above 0; 10 in the paper.
-      warmup_steps: steps of linear warm-up; 0 for none.
+      steepness: the steepness of the rise, above 0; 10 in the paper.
+      warmup_steps: the number of steps of linear warm-up; 0 for no warm-up.
     """
 
     value: checks.Positive = 1.0
@@ -209,14 +210,14 @@ def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Set the length of all schedules without a length in a part.
+    """Set the length of those schedules in a part that have no length yet.
 
     Args:
       part: a part with schedules in its settings, or a list or dict of parts, at any depth.
       steps: the number of steps of the run.
 
     Returns:
-      The part itself if it has no schedule without a length, else a copy.
+      The part itself if all its schedules have a length, else a copy with the lengths.
     """
     values = _list_values(part)
     new_values = {place: fill_decay_steps(value, steps) for place, value in values.items()}
@@ -231,10 +232,11 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
 
     Args:
       learning_rate: a number, or a schedule.
-      last: a global step, at least 0.
+      last: the last global step that is looked at, at least 0.
 
     Returns:
-      The step; None if there is no such step, for numbers, and for schedules of other modules.
+      The first such step; None if there is none, if the learning rate is a number, or if the
+      schedule comes from another module.
     """
     if not isinstance(learning_rate, _Schedule):
         return None
@@ -266,7 +268,7 @@ def _list_values(part: Any) -> dict[Any, Any]:
 
 
 def _rebuild_part(part: Any, values: dict[Any, Any]) -> Any:
-    """Return a list, dict or part of the same type with new values."""
+    """Return a copy of a list, dict or part with new values."""
     if type(part) in (list, tuple):
         return type(part)(values.values())
     return values if type(part) is dict else dataclasses.replace(part, **values)

@@ -25,8 +25,9 @@ class Centralization:
     """`g <- g - mean(g)` for each unit of a layer; the mean is over all axes except the last.
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
-    Networks", 2020, arXiv:2004.01461. The sum of a unit's weights does not change. If only some
-    entries are trained (`Freezing.entries`, `Pruning`), the mean covers only these entries. The
+    Networks", 2020, arXiv:2004.01461. With an optimizer whose step is proportional to the gradient,
+    the sum of a unit's weights does not change. If only some entries are trained
+    (`Freezing.entries`, `Pruning`), the mean of the gradient covers only these entries. The
     gradients of biases, scales and embedding tables do not change.
     """
 
@@ -62,14 +63,14 @@ class Noise:
     """Adds decaying normal noise: `g <- g + N(0, scale / (1 + t) ^ decay)`, with t the global step.
 
     A. Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015,
-    arXiv:1511.06807. Rows of embedding tables that are not in the batch get no noise. The noise
+    arXiv:1511.06807. The gradients of table rows that are not in the batch get no noise. The noise
     depends on the run's seed, the variable and the step; for a table, also on the set of rows in
-    the batch. So a resumed run repeats its noise. A table gets the same noise with and without
-    shards.
+    the batch. Therefore, a resumed run repeats its noise. A table gets the same noise with and
+    without shards.
 
     Attributes:
       scale: the variance of the noise at step 0, above 0; the paper tries 0.01, 0.3 and 1.
-      decay: the exponent of the decay, above 0; the paper's gamma.
+      decay: the exponent in the decay of the variance, above 0; the paper's gamma.
     """
 
     scale: checks.Positive = 0.01

@@ -31,18 +31,18 @@ class Update(types.Update):
       optimizer: the optimizer, which has the learning rate. The default, LazyAdam, differs from
         Adam only in embedding tables, where it changes only the rows in the batch.
       optimizers: {pattern: an optimizer} for some variables, such as Adagrad for embedding tables.
-        The first pattern that matches a variable decides.
+        The first pattern that matches a variable chooses its optimizer.
       clipping: the clipping of the gradient; None for no clipping.
       transforms: further changes of the gradient after the clipping, such as
         @transforms.Centralization().
       regularization: L1 and L2 penalties; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates that depends on the step, such as @schedules.Cosine()
-        with the value 1. The factor remains valid if the optimizer's learning rate changes. None
+        with the value 1. The factor remains valid if you change the optimizer's learning rate. None
         for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. If several
         patterns match a variable, their factors are multiplied. Small factors for a pretrained
-        trunk, and larger factors for heads, are the discriminative learning rates of J. Howard and
-        S. Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018,
+        trunk, and larger factors for heads, are the discriminative learning rates of Howard and
+        Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018,
         arXiv:1801.06146.
       average: an average of the weights over the steps, which evaluation and export use; None for
         no average.
@@ -191,7 +191,7 @@ class Update(types.Update):
           step: the global step.
           moves: True if the step changes variables: a bool scalar of the graph, or Python's True.
           rate: the learning rate of `optimizer`, multiplied by `factor`.
-          factor: the value of `schedule`; None for 1.
+          factor: the value of the setting `schedule` in this step; None for 1.
         """
         gradients, variables = zip(*pairs, strict=True)
         rows: Sequence[types.Connected] = ()

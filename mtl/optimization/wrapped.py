@@ -15,7 +15,7 @@ Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
-    """Changes variables by another optimizer; the names of the state do not change."""
+    """Changes variables by another optimizer, whose state keeps its names."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
@@ -47,7 +47,7 @@ def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Opt
 
 
 class Masked(Wrapped):
-    """Restores the values of entries outside of a mask after each step of an optimizer."""
+    """Takes the steps of another optimizer, but restores the entries that are outside of a mask."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")

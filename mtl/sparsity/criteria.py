@@ -85,10 +85,10 @@ class Criterion(abc.ABC):
     """True if only `launch.prune` can compute the criterion, after a training."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of `Seen.total` for a variable.
+        """Return the shape of the sums or averages, `Seen.total`, of a variable.
 
         Args:
-          shape: the shape of the variable. By default, `Seen.total` has the same shape.
+          shape: the shape of the variable. By default, `Seen.total` has the shape of the variable.
         """
         return list(shape)
 
@@ -97,20 +97,20 @@ class Criterion(abc.ABC):
         """Compute a score for each weight.
 
         Args:
-          seen: the values of a variable.
+          seen: the weights, gradients and other values of a variable.
 
         Returns:
           Scores in the shape of the weights. If a score is not finite, the step prunes no weights.
         """
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Compute the next value of `seen.total`; called only if `gathers` is True.
+        """Compute the next sum or average, `seen.total`; called only if `gathers` is True.
 
         Args:
-          seen: the values of a variable.
+          seen: the weights, gradients and other values of a variable.
 
         Returns:
-          A tensor in the shape of `total_shape`.
+          The next sum or average, with the shape that `total_shape` returns.
         """
         raise NotImplementedError
 
@@ -157,17 +157,18 @@ class Averaged(Criterion):
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Compute the value of a batch for the average.
+        """Compute the value of one batch that enters the running average.
 
         Args:
-          seen: the values of a variable.
+          seen: the weights, gradients and other values of a variable.
 
         Returns:
-          A tensor in the shape of `total_shape`; None if `seen` has no batch.
+          The values, with the shape that `total_shape` returns; None if `seen` has no values of a
+          batch.
         """
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Compute the next value of `seen.total`."""
+        """Compute the next value of the running average, `seen.total`."""
         new = self.observe(seen)
         if new is None:
             return seen.total
@@ -181,8 +182,8 @@ class Taylor(Averaged):
     """`(w dL/dw)^2`, averaged over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
-    equation 8, with its momentum. Until the last step of the pruning, the state has a number for
-    each weight.
+    equation 8, with its momentum. The state has a number for each weight, which changes until the
+    last step of the pruning.
 
     Attributes:
       momentum: the decay of the running average, in [0, 1).
@@ -195,7 +196,7 @@ class Taylor(Averaged):
         return self.gather(seen)
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Compute the values of a batch for the average, in the shape of the weights."""
+        """Compute the values of one batch that enter the average, in the shape of the weights."""
         return None if seen.gradient is None else tf.square(seen.weights * seen.gradient)
 
 
@@ -204,11 +205,11 @@ class Movement(Criterion):
     """`-sum_t w_t dL/dw_t` over the steps t: high for weights that move away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
-    for networks that start from another run. The formula has no learning rate, because it does not
-    change the order of the scores. In the paper, a pruned weight keeps its value behind the mask,
-    and its score still changes. Here, this is so only with `Pruning.gradient = "straight_through"`,
-    which also trains the pruned weight. With other settings, a pruned weight is 0, and its score
-    does not change.
+    for networks that start from another run. The formula has no learning rate, because a common
+    factor does not change the order of the scores. In the paper, a pruned weight keeps its value
+    behind the mask, and its score still changes. Here, a pruned weight keeps its value only with
+    `Pruning.gradient = "straight_through"`, which also trains the pruned weight. With other values
+    of `Pruning.gradient`, a pruned weight is 0, and its score does not change.
     """
 
     reads_gradients = True
@@ -219,17 +220,17 @@ class Movement(Criterion):
         return self.gather(seen)
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Compute the next value of `seen.total`, in the shape of the weights."""
+        """Compute the next value of the sum, `seen.total`, in the shape of the weights."""
         return seen.total - seen.weights * seen.gradient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanda(Averaged):
-    """`|w| sqrt(mean x^2)`, with x the input of the weight: the weight's part in its unit's sum.
+    """`|w| sqrt(mean x^2)`, with x the input of the weight w: the weight's share of its unit's sum.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-    arXiv:2306.11695, which compares only weights of the same unit; set `Uniform.per_unit` to do
-    this. The criterion works only for kernels of `layers.dense` and `layers.conv`.
+    arXiv:2306.11695, which compares only weights of the same unit; set `Uniform.per_unit` to do the
+    same. The criterion works only for kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the decay of the running average, in [0, 1).
@@ -246,7 +247,7 @@ class Wanda(Averaged):
         return tf.abs(seen.weights) * tf.sqrt(self.gather(seen))[:, tf.newaxis]
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Compute the values of a batch for the average, [D]."""
+        """Compute the values of one batch that enter the running average, [D]."""
         return seen.inputs
 
 
@@ -255,17 +256,18 @@ class TaskSaliency(Criterion):
     """`|w dL_t/dw|` on one batch for each task t: a weight remains if any task needs it.
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
-    arXiv:2206.04662. In the paper, each task marks a number of weights, and all marked weights
-    remain. Here, this number follows from the requested density. A weight that only one task uses
-    is ranked by this task. Only the order of a task's scores counts, so a task with a large loss
-    does not dominate.
+    arXiv:2206.04662. In the paper, each task marks a chosen number of weights, and all marked
+    weights remain. Here, the requested density determines how many weights each task marks. A
+    weight that only one task uses is ranked by the scores of this task. Only the order of a task's
+    scores counts, so a task with a large loss does not dominate.
 
-    Only steps that prune take a backward pass for each task. But synchronous replicas exchange a
-    gradient for each task in every step; in other steps, the gradients are zeros.
+    Only steps that prune take a backward pass for each task. Synchronous replicas, however,
+    exchange a gradient for each task in every step; in steps that do not prune, these gradients are
+    zeros.
 
     Attributes:
-      combine: the rule that merges the tasks' scores: "union" as in the paper, or "sum", the sum of
-        the scores of each task divided by their total.
+      combine: the rule that merges the tasks' scores: "union" as in the paper, or "sum", the sum
+        over the tasks of their scores, each divided by the total of the task's scores.
     """
 
     combine: Annotated[str, checks.OneOf(("union", "sum"))] = "union"
@@ -276,14 +278,14 @@ class TaskSaliency(Criterion):
         return tf.reduce_sum(self.task_scores(seen), 0)
 
     def task_scores(self, seen: Seen) -> tf.Tensor:
-        """Compute the scores of each of T tasks.
+        """Compute a score for each weight in each of T tasks.
 
         Args:
-          seen: the values of a variable, with the gradients of T tasks; T is at least 1.
+          seen: the weights of a variable, with the gradients of T tasks; T is at least 1.
 
         Returns:
-          [T, ...], with the shape of the weights as [...]; 0 for a task that does not use the
-          variable.
+          The scores, [T, ...], with the shape of the weights as [...]; 0 for a task that does not
+          use the variable.
         """
         nothing = tf.zeros_like(seen.weights)
         return tf.stack(

@@ -30,8 +30,8 @@ class Cut(NamedTuple):
 
     Attributes:
       part: the `Pruning` that prunes the variable.
-      variable: the variable of the weights.
-      mask: the variable of the mask, zeros and ones.
+      variable: the variable that is pruned.
+      mask: the variable that holds the mask, zeros and ones.
       mask_value: the value of the mask in this step.
       total: the variable of the criterion's sums or averages; None if the criterion has none.
       is_table: True for an embedding table, whose gradient is sparse.
@@ -51,7 +51,7 @@ class Cut(NamedTuple):
 
 
 def share_name(index: int) -> str:
-    """Return the name of the variable for the pruned share of a part.
+    """Return the name of the variable that saves the pruned share of a `Pruning`.
 
     Args:
       index: the index of the part in `MultiTaskModel.pruning`, from 0.
@@ -63,7 +63,7 @@ def share_name(index: int) -> str:
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that prunes a variable.
+    """Return the first `Pruning` that prunes a variable.
 
     Args:
       parts: the `Pruning`s; at least one must choose the variable.
@@ -90,10 +90,10 @@ def may_cut(part: Part, name: str) -> bool:
 
 
 def chooses(part: Part, name: str) -> bool:
-    """Return True if the settings of a part choose a variable, whatever earlier parts choose.
+    """Return True if a `Pruning` chooses a variable, even if an earlier one also chooses it.
 
     Args:
-      part: a `Pruning`. It chooses variables of heads only if `cuts_heads` is True.
+      part: a `Pruning`, which chooses variables of heads only if its `cuts_heads` is True.
       name: the name of the variable.
     """
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
@@ -137,8 +137,8 @@ def create(
       part: the part that prunes the variable.
       name: the name of the variable.
       variable: the variable.
-      getter: the getter of a custom getter of `get_variable`, which creates the new variables.
-      settings: the settings of `get_variable` for the variable.
+      getter: a function with the arguments of `get_variable`, which creates the mask and the state.
+      settings: the arguments of `get_variable` that have created the variable.
 
     Raises:
       UserError: the variable is a shard, is in bfloat16, or does not suit the granularity.

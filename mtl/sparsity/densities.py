@@ -1,4 +1,4 @@
-"""Densities, which say what share of each layer remains after pruning; and masks from scores.
+"""Densities, which determine the share of each layer that remains; and masks from scores.
 
 from mtl.sparsity import densities
 pruning.Pruning.density = @densities.Global()
@@ -28,9 +28,9 @@ class Uniform:
     a head still have inputs (`benchmarks/pruning.py`).
 
     Attributes:
-      per_unit: True prunes the same share of the input weights of every unit, as Wanda does (M. Sun
-        et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-        arXiv:2306.11695). The setting requires single weights as granularity.
+      per_unit: True prunes the same share of the input weights of every unit, as Wanda does (Sun et
+        al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
+        arXiv:2306.11695). `per_unit` requires the granularity `Entries`, single weights.
     """
 
     per_unit: bool = False
@@ -40,7 +40,7 @@ class Uniform:
         """Return the final share of remaining groups, for each of N layers.
 
         Args:
-          shapes: the shapes of the groups of N layers.
+          shapes: for each of N layers, the shape of the array of its groups.
           sparsity: the final share of pruned groups over all layers, in (0, 1).
         """
         return [1 - sparsity] * len(shapes)
@@ -52,7 +52,7 @@ class Uniform:
 
         Args:
           scores: the scores of the groups of N layers.
-          densities: the result of the method `densities`.
+          densities: the final shares of remaining groups, from the method `densities`.
           progress: a float64 scalar in [0, 1], the present share of the final sparsity.
         """
         if not self.per_unit:
@@ -65,11 +65,11 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ErdosRenyiKernel:
-    """Prunes less of small layers: the remaining share is `~ sum(shape) / prod(shape)`.
+    """Prunes less of small layers: each keeps a share proportional to `sum(shape) / prod(shape)`.
 
     U. Evci et al., "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134,
-    section 3. If the share of a layer would exceed 1, the layer is not pruned. A common factor
-    leads to the requested sparsity over all layers.
+    section 3. If the share of a layer would exceed 1, the layer is not pruned. The shares of the
+    pruned layers have a common factor, which leads to the requested sparsity over all layers.
     """
 
     is_global = False
@@ -78,7 +78,7 @@ class ErdosRenyiKernel:
         """Return the final share of remaining groups, for each of N layers.
 
         Args:
-          shapes: the shapes of the groups of N layers.
+          shapes: for each of N layers, the shape of the array of its groups.
           sparsity: the final share of pruned groups over all layers, in (0, 1).
         """
         sizes = [math.prod(shape) for shape in shapes]
@@ -105,11 +105,12 @@ class Global:
     """Prunes the groups with the least scores over all layers.
 
     The scores of different layers must be comparable, as with `Snip` and `Taylor`. With
-    `Magnitude`, this needs layers with similar initial values and training.
+    `Magnitude`, the scores are comparable only if the layers have similar initial values and
+    similar training.
 
     Attributes:
-      floor: the least remaining share of each layer, in [0, 1). With 0, only one group of a layer
-        may remain.
+      floor: the least remaining share of each layer, in [0, 1). With a floor of 0, pruning may
+        leave only one group of a layer.
     """
 
     floor: checks.Rate = 0.01
@@ -119,7 +120,7 @@ class Global:
         """Return the final share of remaining groups over all layers, N times.
 
         Raises:
-          UserError: `floor` is above this share.
+          UserError: `floor` is above the final share of remaining groups.
         """
         rule = f"be at most 1 - sparsity, {1 - sparsity:.6g}"
         checks.require(self.floor <= 1 - sparsity, "Global.floor", rule, self.floor)
@@ -148,7 +149,7 @@ class Global:
 def _share_out(
     budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
 ) -> list[float]:
-    """Return shares proportional to `raw` that leave `budget` groups; 1 for dense layers."""
+    """Return shares proportional to `raw` that leave `budget` groups; 1 for layers in `dense`."""
     remaining = budget - sum(sizes[i] for i in dense)
     others = [i for i in range(len(sizes)) if i not in dense]
     factor = remaining / sum(raw[i] * sizes[i] for i in others) if others else 0.0
@@ -176,8 +177,8 @@ def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1
 def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores, else zeros; of equal scores, the first are chosen.
 
-    To find the least of the largest scores, values are counted, first by their upper 16 bits, then
-    by their lower 16 bits. Counting is many times faster than sorting.
+    To find the least of the largest scores, the scores are counted, first by their upper 16 bits,
+    then by their lower 16 bits. Counting is many times faster than sorting.
 
     Args:
       scores: finite scores, [N].
@@ -229,7 +230,7 @@ def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
       count: the number of ones along the last axis, an int32 scalar.
 
     Returns:
-      float32, in the shape of the scores.
+      Ones and zeros, float32, in the shape of the scores.
     """
     by_rank = tf.argsort(scores, direction="DESCENDING", stable=True)
     ranks = tf.argsort(by_rank)

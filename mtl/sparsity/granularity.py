@@ -32,7 +32,7 @@ class _Groups:
         """Check that the granularity suits the shape of a variable."""
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups of a variable, by the variable's shape."""
+        """Return the shape of the array of a variable's groups, from the variable's shape."""
         return list(shape)
 
     def mask_shape(self, shape: Sequence[int]) -> list[int]:
@@ -79,12 +79,13 @@ class NOfM(_Groups):
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs multiply matrices with 2 of 4 weights at twice the
     speed. The m weights are neighbours along the axis of inputs, the last but one. The final
-    sparsity is `1 - n / m`. Before the last step of the schedule, more than n weights remain; their
-    number is rounded up. `Pruning.density` is not used.
+    sparsity is `1 - n / m`. Before the last step of the schedule, more than n of m weights remain;
+    the number of remaining weights is rounded up. `Pruning.density` is not used.
 
     Attributes:
-      n: the number of weights that remain, at least 1.
-      m: the number of neighbours, above n. The number of inputs must be a multiple of m.
+      n: the number of weights that remain of m neighbours, at least 1.
+      m: the number of neighbouring weights of which n remain, above n. The number of inputs must be
+        a multiple of m.
     """
 
     n: checks.Count = 2
@@ -157,11 +158,11 @@ class Blocks(_Groups):
     ] = (4, 4)
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that blocks divide the shape of a variable.
+        """Check that the last two axes of a variable can be divided into blocks.
 
         Raises:
-          UserError: blocks do not divide its last two axes, or the variable has fewer than two
-            axes.
+          UserError: blocks do not divide the last two axes of the variable, or the variable has
+            fewer than two axes.
         """
         fits = len(shape) >= 2 and not any(
             size % side for size, side in zip(shape[-2:], self.shape, strict=True)
@@ -187,7 +188,7 @@ class Blocks(_Groups):
           scores: [..., inputs, units].
 
         Returns:
-          [..., block rows, block columns]; see `group_shape`.
+          The mean scores of the blocks, [..., block rows, block columns].
         """
         *outer, inputs, units = self.group_shape(scores.shape)
         # Here `inputs` and `units` count blocks.
@@ -209,7 +210,7 @@ class TableRows(_Groups):
     is_of_tables = True
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has rows.
+        """Check that a variable has two axes, so that its rows can be pruned.
 
         Raises:
           UserError: the variable does not have exactly two axes.
@@ -217,7 +218,7 @@ class TableRows(_Groups):
         checks.require(len(shape) == 2, f"a table of {name!r}", "have rows", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups, one for each row of a table.
+        """Return the shape of the array of groups, one group for each row of a table.
 
         Args:
           shape: [rows, D].
@@ -249,11 +250,12 @@ class Units(_Groups):
     `<layer>_norm`. A pruned unit has the same output for all examples, which is 0 after most
     activations. An optimised export leaves out pruned units and the weights that read them. Pruning
     units costs more accuracy than pruning single weights. A small network that is trained from
-    scratch is often as good (Z. Liu et al., "Rethinking the Value of Network Pruning", 2019,
-    arXiv:1810.05270).
+    scratch is often as good as a pruned network (Liu et al., "Rethinking the Value of Network
+    Pruning", 2019, arXiv:1810.05270).
 
     If a residual connection adds the outputs of several layers, the same units of all these layers
-    must be pruned. Otherwise an export cannot leave out units of the sum.
+    must be pruned. If the layers lost different units, an export could not leave out units of the
+    sum.
 
     Attributes:
       together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. The
@@ -289,7 +291,7 @@ class Units(_Groups):
         return sorted([*sets, *([index] for index in unmatched)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Check that a variable has units with inputs.
+        """Check that a variable has at least two axes: inputs and units.
 
         Raises:
           UserError: the variable has fewer than two axes.
@@ -297,7 +299,7 @@ class Units(_Groups):
         checks.require(len(shape) >= 2, f"the variable {name!r}", "have units", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups, one for each unit of a variable.
+        """Return the shape of the array of groups, one group for each unit of a variable.
 
         Args:
           shape: the shape of the variable, [..., units].

@@ -26,7 +26,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
     """Return the dense gradient of a variable, from which scores are computed; None for a table.
 
     Args:
-      name: the name of the variable, for errors.
+      name: the name of the variable, for error messages.
       cut: the pruned variable.
       gradient: the gradient of the variable; None if no loss depends on it.
 
@@ -43,7 +43,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
 
 
 def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
-    """Make the sparse gradient of a kernel dense, such as of STAR's kernels for domains."""
+    """Make a sparse gradient of a kernel dense, such as of the kernels of domains in STAR."""
     is_kernel = isinstance(gradient, tf.IndexedSlices) and not cut.is_table
     return tf.convert_to_tensor(gradient) if is_kernel else gradient
 
@@ -81,7 +81,7 @@ class Change(NamedTuple):
       cuts: {name: `Cut`} of the N pruned variables.
       gradients: N gradients, with None for embedding tables.
       inputs: the mean squares of the inputs of N kernels; None if the criterion does not need them.
-      batch: the batch in parts, with the losses of the tasks.
+      batch: the batch, divided into parts, with the losses of the tasks.
       step: the global step.
     """
 
@@ -93,10 +93,10 @@ class Change(NamedTuple):
     step: tf.Tensor
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Choose the next masks, and add the changes of the state to UPDATE_OPS.
+        """Choose the next masks, and add ops that save the state of the pruning to UPDATE_OPS.
 
         Args:
-          name: the name of the variable that saves the pruned share, a result of `cuts.share_name`.
+          name: the name of the variable that saves the pruned share, from `cuts.share_name`.
 
         Returns:
           The N next masks, and a bool scalar that is True if the masks may have changed.
@@ -151,7 +151,7 @@ class Change(NamedTuple):
         return tf.cond(is_swapped, swap, lambda: new_masks), is_due | is_swapped
 
     def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a branch that is a single op: each op of a branch slows down steps without it."""
+        """Return `select` as one op: each op in a branch slows down steps that skip the branch."""
         # A `tf.function` needs all its ops on one device, and cannot differentiate losses outside
         # of it.
         is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
@@ -180,9 +180,9 @@ class Change(NamedTuple):
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that builds {task: N gradients} of the whole batch.
 
-        Call the function within the branch of `is_due`. The function returns {} if the criterion
-        does not need gradients of tasks. A gradient is None if the loss does not depend on the
-        variable.
+        The caller must call the returned function within the branch of `tf.cond` that runs if
+        `is_due` is True. The returned function returns {} if the criterion does not need gradients
+        of tasks. A gradient is None if the loss of the task does not depend on the variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict
@@ -229,7 +229,7 @@ class Change(NamedTuple):
     def _read_weights(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
     ) -> list[criteria.Seen]:
-        """Read the values for the criteria; call this in a branch, because it copies tables."""
+        """Read the values that criteria need, for use in a branch, because this copies tables."""
         return [
             criteria.Seen(
                 name=name,
@@ -258,7 +258,7 @@ class Change(NamedTuple):
 def _watch_overlaps(
     name: str, shared: Sequence[str]
 ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-    """Return a function that reads the last overlaps, and a function that shows and saves overlaps.
+    """Return a function that reads the saved overlaps, and one that shows and saves new overlaps.
 
     Args:
       name: the name of the variable that saves the overlaps.

@@ -6,7 +6,7 @@ Forward pass, gradients and update of a step use the same masks. UPDATE_OPS choo
 After the update, the weights that the next masks prune are set to 0.
 
 The variable itself is 0 at a pruned weight, and a gradient of 0 keeps it at 0 with any optimizer.
-So the graphs of evaluation and export need no masks.
+Therefore, the graphs of evaluation and export need no masks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool)
     Args:
       parts: the `Pruning`s; if several match a variable, the first prunes it.
       step_fn: a function that builds a step.
-      is_watched: True if code before the update reads gradients, such as surgery.
+      is_watched: True if code such as surgery reads gradients before the update.
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
@@ -56,10 +56,11 @@ class PrunedStep(types.StepExtension):
     """Prunes the variables of a training step, and changes their masks.
 
     Args:
-      model: the model, with the setting `pruning`.
+      model: the model, whose setting `pruning` lists the `Pruning`s.
 
     Raises:
-      UserError: later, around the update, if a pattern matches no variable that can be pruned.
+      UserError: not in the constructor but in `around_update`, if a pattern matches no variable
+        that can be pruned.
     """
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -78,7 +79,7 @@ class PrunedStep(types.StepExtension):
 
         Yields:
           A dict that is filled at the end of the context, {kernel: (sums of squares of its inputs,
-          number)}.
+          number of rows)}.
         """
         squares: dict[str, Any] = {}
         if not self._pruner.reads_inputs:
@@ -114,7 +115,7 @@ class _Pruner:
     Attributes:
       masks: {variable: mask}, with None for a variable whose pruned weights are still trained.
       reads_inputs: True if a criterion needs the inputs of kernels.
-      is_watched: True if code before the update reads gradients.
+      is_watched: True if code such as surgery reads gradients before the update.
     """
 
     def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
@@ -160,7 +161,7 @@ class _Pruner:
         return self._mask_value(value, mask, part)
 
     def _mask_value(self, value: Any, mask: tf.Tensor, part: cuts_lib.Part) -> Any:
-        """Return a variable, or its product with the mask if a product is needed."""
+        """Return the variable or, if code needs masked gradients, its product with the mask."""
         # The variable is 0 at pruned weights, and the update masks their gradients, so usually no
         # product with the mask is needed. Only code that reads gradients before the update needs
         # masked gradients. The rows of embedding tables are masked when they are looked up.
@@ -202,7 +203,7 @@ class _Pruner:
         variables: Sequence[tf.Variable],
         batch: whole_batch.WholeBatch,
     ) -> Callable[[tf.Operation], tf.Operation]:
-        """Add ops for the masks to UPDATE_OPS; return a function that adds ops after the update."""
+        """Add ops that change masks to UPDATE_OPS; return the function of `after_update`."""
         self._require_used()
         step = tf1.train.get_or_create_global_step().read_value()
         names = map(patterns.variable_name, variables)
@@ -299,7 +300,8 @@ def _set_to_zero(
 ) -> tf.Operation:
     """After an update, set pruned weights to 0, and their optimizer state to initial values.
 
-    The weights then stay 0: with the initial optimizer state, a gradient of 0 changes no weight.
+    From then on, pruned weights stay 0: with the initial optimizer state, a gradient of 0 changes
+    no weight.
     """
     mask_pairs = []
     for mask, variable in pairs:
@@ -316,9 +318,9 @@ def _set_to_zero(
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
     """Multiply weights by a mask, with a masked gradient that stays sparse for looked-up rows.
 
-    TensorFlow's gradient of a product is dense. With a dense gradient, an optimizer would change
-    the kernels of all domains of `STAR`, even of domains without a row in the batch, and
-    `Centralization` would mix the domains.
+    TensorFlow's gradient of a product with a mask is dense. With a dense gradient, an optimizer
+    would change the kernels of all domains of `STAR`, even of domains without a row in the batch,
+    and `Centralization` would mix the domains.
     """
     _register_gradient()
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):

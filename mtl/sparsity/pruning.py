@@ -5,10 +5,10 @@ pruning.Pruning.sparsity = 0.9
 pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 
-The network's code does not change. Each pruned variable has a mask of zeros and ones,
-`<variable>/pruning_mask`, which is saved and restored with the model. At a 0 of the mask, the
-weight and its average are 0, and optimizer state has its initial value. So evaluation, prediction
-and exports need no mask.
+Pruning needs no change of the network's code. Each pruned variable has a mask of zeros and ones,
+`<variable>/pruning_mask`, which is saved and restored with the model. Where a mask is 0, the weight
+and its moving average are 0, and the optimizer state has its initial value. Therefore, evaluation,
+prediction and exports need no mask.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class Pruning:
       granularity: the groups of weights that are pruned together.
       regrowth: lets pruned weights grow again, and prunes others in exchange; None if pruned
         weights remain pruned.
-      gradient: the gradient of pruned weights. "stopped": the gradient is 0, also for balancing and
-        clipping. "dense": balancing and the criterion get the gradient, but the weights do not
-        change; `Regrowth` needs this. "straight_through": pruned weights keep their values behind
-        the masks and are trained, and come back if their scores become large. A checkpoint has
-        these values; evaluation and exports restore zeros.
+      gradient: the gradient of pruned weights. With "stopped", the gradient is 0, also for
+        balancing and clipping. With "dense", balancing and the criterion get the gradient, but the
+        weights do not change; `Regrowth` by gradients needs "dense". With "straight_through",
+        pruned weights keep their values behind the masks and are trained, and come back if their
+        scores become large. A checkpoint saves the values behind the masks; evaluation and exports
+        restore zeros.
     """
 
     schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
@@ -145,7 +146,7 @@ class Pruning:
         """Choose the next masks of N variables; if a score is not finite, the masks do not change.
 
         Args:
-          seen: the values of N variables.
+          seen: the weights, gradients and other values of N variables.
           masks: the masks of N variables, zeros and ones.
           progress: a float64 scalar in [0, 1], the present share of the final sparsity.
         """
@@ -209,7 +210,7 @@ class Pruning:
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the scores of a variable; for several variables, the mean scores of groups."""
+        """Return the scores of one variable or, of several variables, the mean scores of groups."""
         if len(scores) == 1:
             return scores[0]
         group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
@@ -218,7 +219,7 @@ class Pruning:
 
     @staticmethod
     def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Reduce flags of weights to the shape of a mask: 1 if an entry has a flagged weight."""
+        """Reduce flags of weights to a mask's shape: 1 if any weight of an entry has a flag."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         weights = tf.cast(weights, mask.dtype)
         return tf.reduce_max(weights, axes, keepdims=True) if axes else weights
@@ -241,7 +242,7 @@ class Selection(NamedTuple):
       masks: the masks of N variables, zeros and ones.
       overlaps: a number in [0, 1] for each variable that several tasks share. The number is the
         intersection over union of the masks that single tasks would choose, averaged over all pairs
-        of tasks. Empty if the criterion has no separate scores for tasks.
+        of tasks. The list is empty if the criterion has no separate scores for tasks.
     """
 
     is_finite: tf.Tensor

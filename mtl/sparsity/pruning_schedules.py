@@ -51,7 +51,7 @@ class Cubic:
           step: the global step, an int64 scalar.
 
         Returns:
-          A float64 scalar in [0, 1].
+          The share, a float64 scalar in [0, 1].
         """
         num_steps = tf.clip_by_value(step - self.begin_step, 0, self.end_step - self.begin_step)
         is_over = step >= self.end_step  # `end_step` need not be a multiple of `every_steps`.
@@ -62,10 +62,10 @@ class Cubic:
 
 @checks.dataclass
 class OneShot:
-    """Reaches the final sparsity in a single step; step 0 prunes before any update.
+    """Reaches the final sparsity in one step; at step 0, weights are chosen before any update.
 
     Attributes:
-      step: the global step of the pruning.
+      step: the global step at which weights are pruned.
     """
 
     step: checks.Natural = 0
@@ -87,7 +87,7 @@ class OneShot:
           step: the global step, an int64 scalar.
 
         Returns:
-          A float64 scalar, 0 or 1.
+          The share, a float64 scalar, 0 or 1.
         """
         # The comparison is >=, because a process that shares its global step with others may miss a
         # step.

@@ -23,13 +23,13 @@ GRADIENT, RANDOM = "gradient", "random"
 class Regrowth:
     """From time to time, prunes the smallest weights of a layer, and lets others grow from 0.
 
-    With `by = "gradient"`, the pruned weights with the largest gradients grow: U. Evci et al.,
-    "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). RigL needs
-    `Pruning.gradient = "dense"`. With `by = "random"`, random weights grow: D. Mocanu et al.,
+    With `by = "gradient"`, the pruned weights with the largest gradients grow (RigL: Evci et al.,
+    "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134). RigL needs
+    `Pruning.gradient = "dense"`. With `by = "random"`, random weights grow (SET: Mocanu et al.,
     "Scalable Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by
-    Network Science", 2018, arXiv:1707.04780 (SET). At step t, the share `share / 2 (1 + cos(pi t /
+    Network Science", 2018, arXiv:1707.04780). At step t, the share `share / 2 (1 + cos(pi t /
     until_step))` of a layer's remaining weights is swapped. A step that swaps also updates the
-    weights; in RigL's code, it does not.
+    weights; in RigL's code, a step that swaps does not update weights.
 
     Attributes:
       until_step: the global step from which no weights are swapped, such as 3/4 of the run's steps.
@@ -60,7 +60,7 @@ class Regrowth:
 
         Args:
           mask: the present mask, zeros and ones in the shape of the weights.
-          seen: the weights and, for "gradient", their gradient.
+          seen: the weights of a variable and, if `by` is "gradient", their gradient.
           step: the global step, an int64 scalar.
         """
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)

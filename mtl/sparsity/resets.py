@@ -9,7 +9,7 @@ from mtl.variables import slots
 
 
 class Reset(tf.compat.v1.train.Optimizer):
-    """Resets variables to initial values where a mask is 0; the mask comes as the gradient."""
+    """Resets variables to initial values where a mask, passed as the gradient, is 0."""
 
     def __init__(self):
         super().__init__(use_locking=False, name="reset")

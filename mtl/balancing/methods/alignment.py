@@ -23,17 +23,19 @@ SCALES = ("min", "median", "rmse")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IMTLG(method.Method):
-    """`g = sum_t a_t g_t` with equal projections onto all gradients, and `sum_t a_t = 1`.
+    """`g = sum_t a_t g_t` has equal projections onto all gradients g_t; the weights a_t sum to 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-task Learning", ICLR 2021. Weights may be negative. If their sum is negative, the paper's
-    normalisation makes every task worse, so here the absolute value of the sum is 1. If gradients
-    are linearly dependent and there are several solutions, the weights of the unit gradients have
-    the least norm. If only the vector 0 has equal projections, as for opposite gradients, g is 0.
+    Multi-task Learning", ICLR 2021. Weights may be negative. If the sum of the weights is negative,
+    the paper's division by the sum would make every task worse, so here the weights are divided by
+    the absolute value of their sum. If gradients are linearly dependent and there are several
+    solutions, the method takes the solution with the least norm, as weights of unit gradients. If
+    only the vector 0 has equal projections, as for opposite gradients, the combined gradient g is
+    0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T]."""
+        """Return the tasks' weights [T]."""
         solution, rest = _equal_cosines(tasks.cosines)
         solvable = tf.reduce_sum(rest**2) < 1e-8
         weights = tf.where(solvable, solution, rest) / tasks.norms
@@ -42,16 +44,16 @@ class IMTLG(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConFIG(method.Method):
-    """`g = (sum_t g_t'u) u`, u the unit vector that has the same cosine to all gradients.
+    """`g = (sum_t g_t'u) u`, with u the unit vector that has the same cosine to all gradients g_t.
 
     Q. Liu, M. Chu, N. Thuerey, "ConFIG: Towards Conflict-free Training of Physics Informed Neural
-    Networks", 2024, arXiv:2408.11104. If gradients are linearly dependent and u does not exist, u
-    is the solution by least squares, as with the paper's pseudoinverse. For two opposite gradients,
-    u is 0.
+    Networks", 2024, arXiv:2408.11104. If gradients are linearly dependent and the vector u does not
+    exist, u is the solution by least squares, as with the paper's pseudoinverse. For two opposite
+    gradients, the vector u is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T]."""
+        """Return the tasks' weights [T]."""
         solution, _ = _equal_cosines(tasks.cosines)
         products = tf.linalg.matvec(tasks.cosines, solution)
         square = tf.reduce_sum(solution * products)
@@ -61,25 +63,27 @@ class ConFIG(method.Method):
 
 @checks.dataclass
 class AlignedMTL(method.Method):
-    """`g = sum_t b_t`: replaces the gradients by the nearest orthogonal vectors b of equal length.
+    """`g = sum_t b_t`: replaces gradients by the nearest orthogonal vectors b_t of equal length.
 
-    The rows of `B = s V L^(-1/2) V' M` are the vectors b, for gradients M [T, D] with `M M' = V L
-    V'`; s is the common length.
+    Let M [T, D] be the matrix of the gradients, with the eigendecomposition `M M' = V L V'`. The
+    orthogonal vectors b_t are the rows of `s V L^(-1/2) V' M`, with their common length s.
 
     D. Senushkin, N. Patakin, A. Kuznetsov, A. Konushin, "Independent Component Alignment for
-    Multi-Task Learning", 2023, arXiv:2305.19000. Directions with a singular value below 3e-7 of the
-    largest singular value are left out. To give the tasks weights, set `MultiTaskModel.weighting`.
+    Multi-Task Learning", 2023, arXiv:2305.19000. Directions whose singular value in the matrix M of
+    the gradients is below 3e-7 of the largest singular value are left out. To give some tasks more
+    weight than others, set `MultiTaskModel.weighting`.
 
     Attributes:
-      scale: the length s, from the singular values of M: "min", their minimum, as in the paper
-        (stable); "median", their lower median; or "rmse", their root mean square. The last two are
-        options of the authors' code, and lead to larger steps.
+      scale: the common length s of the vectors b_t, from the singular values of M: "min", their
+        minimum, as in the paper (stable); "median", their lower median; or "rmse", their root mean
+        square. The options "median" and "rmse" come from the authors' code, and lead to larger
+        steps.
     """
 
     scale: Annotated[str, checks.OneOf(SCALES)] = "min"
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T]."""
+        """Return the tasks' weights [T]."""
         largest = tf.reduce_max(tasks.norms)
         values, vectors = tf.linalg.eigh(tasks.gramian / largest**2)
         is_used = values > _DEPENDENT * values[-1]
@@ -88,16 +92,17 @@ class AlignedMTL(method.Method):
         return direction * tf.sqrt(self._square_length(tf.boolean_mask(values, is_used)))
 
     def _square_length(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the squared length s^2, from the ascending eigenvalues."""
+        """Return the squared length s^2, from the eigenvalues in ascending order."""
         if self.scale == "rmse":
             return tf.reduce_mean(values)
         return values[0] if self.scale == "min" else values[(tf.size(values) - 1) // 2]
 
 
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Solve `U b = 1` by least squares; return the shortest b, and the remainder `1 - U b`.
+    """Solve `U b = 1` by least squares, with cosines U; return the shortest b, and `1 - U b`.
 
-    The remainder is in the null space of U: the sum of unit gradients with these weights is 0.
+    The remainder `1 - U b` is in the null space of U: unit gradients, summed with the entries of
+    the remainder as weights, cancel out.
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)

@@ -16,30 +16,31 @@ from mtl.deferred import tf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NashMTL(method.Method):
-    """`g = sum_t a_t g_t` with `G a = 1 / a`: the Nash bargaining solution.
+    """The Nash bargaining solution: `g = sum_t a_t g_t` with `G a = 1 / a`, for the Gramian G.
 
     A. Navon, A. Shamsian, I. Achituve, H. Maron, K. Kawaguchi, G. Chechik, E. Fetaya, "Multi-Task
     Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves the equation. The
-    authors' code approximates the solution by a sequence of convex problems, and clips the result
-    to norm 1; here, `Update.clipping` can clip it.
+    authors' code approximates the solution by a sequence of convex problems, and clips the combined
+    gradient g to norm 1; here, `Update.clipping` can clip g.
 
-    The length of g is sqrt(T), for gradients of any scale. At a Pareto-stationary point, the
-    equations have no solution, and the weights of Newton's method grow without bound. The weights
-    are then scaled so that the largest is 1 / |g_t|, and g is about 0.
+    For T tasks, the length of the combined gradient g is sqrt(T), whatever the scale of the
+    gradients. At a Pareto-stationary point, the equation has no solution, and the weights of
+    Newton's method grow without bound. At a Pareto-stationary point, the weights are therefore
+    scaled so that the largest `a_t |g_t|` is 1, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], above 0."""
+        """Return the tasks' weights [T], above 0."""
         return solvers.fair_weights(tasks.cosines, tf.ones_like(tasks.norms), 1) / tasks.norms
 
 
 @checks.dataclass
 class FairGrad(method.Method):
-    """`g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`: alpha-fair improvement of the tasks.
+    """Alpha-fair improvement: `g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`, for the Gramian G.
 
     H. Ban, K. Ji, "Fair Resource Allocation in Multi-Task Learning", 2024, arXiv:2402.15638.
-    Newton's method solves the equation; the authors' least-squares solver leaves residuals of a few
-    percent. At Pareto-stationary points, the weights are scaled as by `NashMTL`.
+    Newton's method solves the equation of the weights; the authors' least-squares solver leaves
+    residuals of a few percent. At Pareto-stationary points, the weights are scaled as by `NashMTL`.
 
     Attributes:
       alpha: a number above 0. 1 is `NashMTL`, 2 (default) minimises the total potential delay, and
@@ -49,7 +50,7 @@ class FairGrad(method.Method):
     alpha: checks.Positive = 2.0
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], above 0."""
+        """Return the tasks' weights [T], above 0."""
         power = 1 / self.alpha
         # The equation for b = w |g| is U b = |g|^(power - 1) b^-power. A common factor of the right
         # side only scales b, so it is removed before the solution.

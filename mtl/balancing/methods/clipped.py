@@ -18,11 +18,11 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class Clipped(method_lib.Method):
-    """Clips each task's gradient to the norm `max_norm`, then lets another method decide.
+    """Clips each task's gradient to the norm `max_norm`, then lets another method decide weights.
 
     The formula is `g_t <- g_t * min(1, max_norm / |g_t|)`, so that no task dominates the shared
-    variables. Gradients of variables that only one task uses are not clipped. The other method gets
-    the clipped gradients, and its weights apply to them.
+    variables. Gradients of variables that only one task uses are not clipped. The method in the
+    setting `method` gets the clipped gradients, and its weights multiply the clipped gradients.
 
     Attributes:
       max_norm: the largest norm of a task's gradient by the compared variables, above 0. The
@@ -48,7 +48,7 @@ class Clipped(method_lib.Method):
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:
-        """Return the weights [T] of the unclipped gradients, and the state of `method`."""
+        """Return the tasks' weights [T] of the unclipped gradients, and the state of `method`."""
         scales = tf.minimum(self.max_norm / tasks.norms, 1.0)
         if not self.method:
             return scales, {}

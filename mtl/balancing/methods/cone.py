@@ -2,8 +2,8 @@
 
 y = cone.minimum(objective, matrix, offset, start, dual_start, tolerance=1e-9)
 
-A point u [N] of the cone consists of numbers that are at least 0, followed by M numbers (u0, u1)
-with `u0 >= |u1|`, where u1 is a vector.
+A point u [N] of the cone consists of numbers that are at least 0, followed by a number u0 and a
+vector u1 with `u0 >= |u1|`, which together have M numbers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ def minimum(
     dual_start: tf.Tensor,
     tolerance: float,
 ) -> tf.Tensor:
-    """Return the y [M] that minimises `c'y`, if `s = A y + h` must be in the cone.
+    """Return the y [M] that minimises `c'y` among those with `s = A y + h` in the cone.
 
-    Y. Nesterov, M. Todd, "Primal-dual interior-point methods for self-scaled cones", SIAM J. Optim.
-    8(2), 1998, with Mehrotra's steps. If rounding errors stop the progress before the tolerance is
-    reached, the result is the last y that reduced the gap.
+    Y. Nesterov, M. Todd, "Primal-dual interior-point methods for self-scaled cones", SIAM Journal
+    on Optimization 8(2), 1998, with Mehrotra's steps. If rounding errors stop the progress before
+    the tolerance is reached, the result is the last y that reduced the gap `s'z`.
 
     Args:
       objective: c [M].
       matrix: A [N, M].
       offset: h [N].
-      start: the initial y, for which s must be inside the cone.
-      dual_start: z [N] inside the cone; at the minimum `A'z = c`.
-      tolerance: the largest gap `s'z` of a solution.
+      start: the initial y, for which `A y + h` must be inside the cone.
+      dual_start: the initial dual variables z [N], which must be inside the cone; at the minimum,
+        `A'z = c`.
+      tolerance: the largest duality gap `s'z` of a solution.
     """
     size = tf.size(objective)
     degree = tf.cast(tf.size(offset) - size + 1, tf.float64)
@@ -77,7 +78,7 @@ def minimum(
 
 
 def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return the inverse of the symmetric W [N, N] that maps the cone to itself, `W z = W^-1 s`."""
+    """Return the inverse of the symmetric W with `W z = W^-1 s` that maps the cone to itself."""
     numbers = tf.sqrt(z[:-size] / s[:-size])
     s, z = s[-size:], z[-size:]
     lengths = tf.sqrt(_find_determinant(s)), tf.sqrt(_find_determinant(z))
@@ -107,7 +108,7 @@ def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
 
 
 def _make_signs(pair: tf.Tensor) -> tf.Tensor:
-    """Return the vector (1, -1, -1, ...) with the length of (u0, u1)."""
+    """Return the vector (1, -1, -1, ...) with as many entries as (u0, u1)."""
     return 2 * tf.one_hot(0, tf.size(pair), dtype=tf.float64) - 1
 
 
@@ -117,20 +118,20 @@ def _find_determinant(pair: tf.Tensor) -> tf.Tensor:
 
 
 def _make_identity(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return the identity e of the product in `_multiply_elements`, with `e o u = u`."""
+    """Return the identity e of the product `o` of `_multiply_elements`, with `e o u = u`."""
     count = tf.size(u)
     return tf.cast(tf.range(count) <= count - size, tf.float64)
 
 
 def _multiply_elements(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return `u o v`: products of the numbers, then (u'v, u0 v1 + v0 u1) of the vectors."""
+    """Return `u o v`: products of single numbers, then (u'v, u0 v1 + v0 u1) for the vectors."""
     (p, q), numbers = (u[-size:], v[-size:]), u[:-size] * v[:-size]
     first = tf.tensordot(p, q, 1)[tf.newaxis]
     return tf.concat([numbers, first, p[0] * q[1:] + q[0] * p[1:]], 0)
 
 
 def _divide_elements(v: tf.Tensor, u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return the quotient w of v and u, with `u o w = v`."""
+    """Return the quotient w with `u o w = v`, for the product `o` of `_multiply_elements`."""
     p, q = u[-size:], v[-size:]
     first = tf.reduce_sum(_make_signs(p) * p * q) / _find_determinant(p)
     return tf.concat([v[:-size] / u[:-size], first[tf.newaxis], (q[1:] - first * p[1:]) / p[0]], 0)

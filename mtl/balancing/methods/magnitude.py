@@ -23,32 +23,34 @@ _LEAST_WEIGHT = 1e-3
 class GradNorm(method.Method):
     """Learns weights w so that tasks whose loss falls slowly get larger gradients.
 
-    Let `n_t = w_t |g_t|`, and n the mean of n_t over the tasks. Let r_t be the ratio of a task's
-    loss to its first loss, divided by the mean of this ratio over the tasks. A step of gradient
-    descent on w lowers `sum_t |n_t - n r_t^alpha| / n`, with n and r held constant. Then w is
-    scaled to the sum T.
+    Let `n_t = w_t |g_t|` be the norm of a task's weighted gradient, and n the mean of n_t over the
+    tasks. Let r_t be the ratio of a task's loss to its first loss, divided by the mean of this
+    ratio over the tasks. A step of gradient descent on the weights w lowers `sum_t |n_t - n
+    r_t^alpha| / n`, with n and r_t held constant. After this step, the weights w are scaled to the
+    sum T, the number of tasks.
 
     Z. Chen, V. Badrinarayanan, C.-Y. Lee, A. Rabinovich, "GradNorm: Gradient Normalization for
     Adaptive Loss Balancing in Deep Multitask Networks", 2017, arXiv:1711.02257. The paper does not
-    divide by n, and updates w by the network's optimizer, Adam. The division makes gradient descent
-    independent of the gradients' scale. The paper takes the gradients by the last shared layer; set
-    `Combine.scopes` to do this.
+    divide the sum by the mean norm n, and updates the weights w by the network's optimizer, Adam.
+    The division by the mean norm n makes the changes of the weights independent of the gradients'
+    scale. The paper takes the gradients by the last shared layer; set `Combine.scopes` to do the
+    same.
 
     Attributes:
-      alpha: an exponent of at least 0; larger values favour tasks with slowly falling losses more.
-        The paper takes 0.12 to 1.5.
-      learning_rate: the learning rate of w, above 0; 0.025 as in the paper.
+      alpha: the exponent of the loss ratios r_t, at least 0; larger values favour tasks with slowly
+        falling losses more. The paper uses exponents from 0.12 to 1.5.
+      learning_rate: the learning rate of the weights w, above 0; 0.025 as in the paper.
     """
 
     alpha: checks.NotNegative = 1.5
     learning_rate: checks.Positive = 0.025
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return initial weights [T], and first losses [T], 0 before a task's first batch."""
+        """Return initial weights [T], and first losses [T]: 0 until a task's first batch."""
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T] of this step, and the weights of the next step as state."""
+        """Return the tasks' weights [T] of this step, and the weights of the next step as state."""
         weights, first = tasks.state["task_weights"], tasks.state["first_losses"]
         first = tf.where(first > 0, first, tasks.losses)
         loss_ratios = tf.where(first > 0, tasks.losses / first, tf.ones_like(first))
@@ -69,21 +71,25 @@ class ExcessMTL(method.Method):
     """Moves weight to the tasks whose excess risk has fallen least since their first steps.
 
     The excess risk is estimated by `E_t = g_t' H_t^-1 g_t` with `H_t = diag(sqrt(s_t))`, and s_t
-    the sum of g_t^2 over the steps. E_t says how far the loss can still fall, without the part of
-    the loss that noise in the labels causes. Let e_t be E_t divided by the first E_t. Then `w_t <-
-    w_t exp(step_size e_t)`, and the weights are scaled to the sum 1.
+    the sum of g_t^2 over the steps. E_t estimates how far the loss of task t can still fall,
+    without the part of the loss that noise in the labels causes. Let e_t be the excess risk E_t
+    divided by the first E_t of the task. Each step multiplies the weight of a task by
+    `exp(step_size e_t)`, then scales all weights to the sum 1.
 
     Y. He, S. Zhou, G. Zhang, H. Yun, Y. Xu, B. Zeng, T. Chilimbi, H. Zhao, "Robust Multi-Task
-    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to H, so the
-    scale of the gradients does not matter. The authors' code scales w to the sum T. In the paper, w
-    scales the losses. Here, as in all surgery, w scales only gradients of shared variables. The
-    weight of a task that is absent from a batch does not change. The state has T times the size of
-    the compared variables.
+    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to the matrix
+    H_t, so the scale of the gradients does not matter. The authors' code scales the weights to the
+    sum T, the number of tasks. In the paper, the weights scale the losses. Here, as in all surgery,
+    the weights scale only gradients of shared variables. The weight of a task that is absent from a
+    batch does not change. The saved sums s_t of squared gradients are T times as large as the
+    variables whose gradients are compared.
 
     Attributes:
-      step_size: the step size of log(w), above 0; the default comes from the authors' code.
+      step_size: the step size of the logarithms of the weights, above 0; the default comes from the
+        authors' code.
       warmup_steps: the number of steps, at least 1, whose mean is the first excess risk of a task.
-        Until then, e_t is 1. The authors' code takes 1 step; the paper takes three epochs.
+        Until then, e_t is 1. The authors' code takes the mean of 1 step, and the paper the mean of
+        three epochs.
     """
 
     preconditions = True
@@ -98,9 +104,9 @@ class ExcessMTL(method.Method):
         return {"log_weights": logarithms, "first_risks": zeros, "first_steps": zeros}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], above 0, and the state.
+        """Return the tasks' weights [T], above 0, and the state.
 
-        The weights of all tasks, present or absent, sum to 1.
+        The weights of all tasks, in the batch or not, sum to 1.
         """
         risks = tf.linalg.diag_part(tasks.gramian)
         old, first, steps = (
@@ -122,11 +128,11 @@ class Random(method.Method):
     """`g = sum_t w_t g_t` with random weights `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus Test
-    for Multi-Task Learning", 2021, arXiv:2111.10603. The method is a baseline for other methods.
-    The weights depend on the run's seed and the global step.
+    for Multi-Task Learning", 2021, arXiv:2111.10603. Random weights, drawn from the run's seed and
+    the global step, are a baseline for other methods.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], above 0 with sum 1."""
+        """Return the tasks' weights [T], above 0 with sum 1."""
         draws = tf.random.stateless_normal(tf.shape(tasks.norms), tasks.seed, dtype=tf.float64)
         return tf.nn.softmax(draws)

@@ -21,15 +21,15 @@ State = Mapping[str, "tf.Tensor"]
 
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """The tasks that have a gradient in a step, for the decision of a method.
+    """The tasks that have a gradient in a step, with the values from which a method decides.
 
     Attributes:
       gramian: [T, T] float64, inner products of the tasks' gradients; the diagonal is above 0. If
-        `Method.samples` is above 1, an entry is the product of gradients from the first and the
-        second sample of the batch. The matrix is then not symmetric, and its diagonal may have any
-        sign.
+        `Method.samples` is above 1, the entry (s, t) is the inner product of the gradient of task s
+        on the first sample of the batch with the gradient of task t on the second sample. Such a
+        matrix of products between two samples is not symmetric, and its diagonal may have any sign.
       losses: [T] float64, the weighted losses of the tasks.
-      seed: [2] int32, a seed of the run and the step for stateless random ops.
+      seed: [2] int32, a seed for stateless random ops, which depends on the run and the step.
       state: the state of the method, {name: [T] or [T, T]}.
       names: the names of all tasks of the model, also of tasks without a gradient.
       places: [T], the indices of the T tasks in `names`.
@@ -55,7 +55,7 @@ class Tasks:
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Mark the task with a name by True, [T] bool; None stands for the model's first task.
+        """Return True for the task with a name, [T] bool; None stands for the model's first task.
 
         Raises:
           UserError: no task of the model has this name.
@@ -73,8 +73,8 @@ class Method:
     Attributes:
       tracking_rate: if below 1, running averages with this rate replace the gradients; see
         `tracking`.
-      preconditions: True takes the inner products of gradients after
-        `tracking.precondition_gradients`.
+      preconditions: True takes the inner products of gradients that
+        `tracking.precondition_gradients` has divided.
       samples: if above 1, the number of samples into which the rows of a batch are divided. The
         weights are decided from gradients of the first two samples. The update takes gradients of
         the third sample or, if there is none, of the whole batch.
@@ -99,7 +99,8 @@ class Method:
           num_tasks: the number of all tasks, T.
 
         Returns:
-          {name: float64 [T] or [T, T]}; a decision gets the entries of the present tasks.
+          {name: float64 [T] or [T, T]}; in a step, the method gets only the entries of the tasks in
+          the batch.
         """
         del num_tasks
         return {}
@@ -116,13 +117,13 @@ class Method:
         raise NotImplementedError
 
     def __call__(self, tasks: Tasks) -> tuple[tf.Tensor, State]:
-        """Decide the weights of a step.
+        """Decide the weights of the tasks' gradients in a step.
 
         Args:
           tasks: the T tasks that have a gradient in this step.
 
         Returns:
-          The weights, float64 [T], and the new state of these tasks, {name: [T] or [T, T]}.
+          The weights, float64 [T], and the new state of the T tasks, {name: [T] or [T, T]}.
         """
         return self.weights(tasks), {}
 
@@ -131,7 +132,7 @@ class CoordinateMethod:
     """Combines the gradients of the tasks separately at every coordinate."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return values [S, ...] that the choice needs, to be summed over the parts of the batch.
+        """Return values [S, ...] whose sum over the parts of the batch `__call__` needs.
 
         Args:
           rows: the gradients of S tasks, [S, ...].
@@ -146,8 +147,9 @@ class CoordinateMethod:
 
         Args:
           rows: the gradients of S tasks by one variable or representation, [S, ...].
-          evidence: the sum of `evidence` over the parts of the batch, or None.
-          seed: int32 [2], for stateless random ops.
+          evidence: the sum, over the parts of the batch, of the values that `evidence` returns, or
+            None.
+          seed: the seed of stateless random ops, int32 [2].
 
         Returns:
           The combined gradient, [...].

@@ -27,24 +27,26 @@ _ROUNDING = 1e-13
 class PCD(method.Method):
     """Priority-constrained descent: the primary task's direction, with progress for all tasks.
 
-    The direction is `d = argmin |d - h_p|^2` under `h_j'd >= tau |h_j|^2` for every other task j.
-    Here p is the primary task, `h = g / sqrt(v)`, and v the running average of `|g|^2`. Then d is
-    scaled to the length of g_p.
+    The direction d minimises `|d - h_p|^2` under `h_j'd >= tau |h_j|^2` for every other task j,
+    where p is the primary task, `h_t = g_t / sqrt(v_t)` the normalised gradient of a task, and v_t
+    the running average of `|g_t|^2`. The direction d is then scaled to the length of the primary
+    task's gradient g_p.
 
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
     Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
-    method solves the problem; the paper tries all sets of constraints. The paper adds 1e-8 to v;
-    without this term, the scale of the gradients does not matter. As in the paper, the result is
-    g_p itself if no direction meets all constraints. The result is 0 if the primary task has no
-    gradient, as in a batch without its labels.
+    method finds the direction; the paper tries all subsets of the constraints. The paper adds 1e-8
+    to the averages v_t; without this term, as here, the scale of the gradients does not matter. As
+    in the paper, the combined gradient is the primary task's gradient itself if no direction meets
+    all constraints. The combined gradient is 0 if the primary task has no gradient, as in a batch
+    without its labels.
 
     Attributes:
       primary: the name of the primary task; by default the task of the model's first head.
       tau: the least progress of every other task, in [0, 1], relative to the progress along the
-        task's gradient. With 0, the other tasks only do not get worse. The paper takes 0.02, and
-        its best results are below 0.1.
-      decay: the decay of the average v, in [0, 1); 0.999 as in the paper. The average is corrected
-        for its start at 0, as in Adam.
+        task's own gradient. With a tau of 0, the other tasks need not improve, but must not get
+        worse. The paper uses a tau of 0.02, and has its best results with values below 0.1.
+      decay: the decay of the averages v_t of the squared norms, in [0, 1); 0.999 as in the paper.
+        The averages are corrected for their start at 0, as in Adam.
     """
 
     primary: Annotated[str, checks.Is(str, "name a task")] | None = None
@@ -56,7 +58,7 @@ class PCD(method.Method):
         return {"squared_norms": np.zeros(num_tasks), "norm_steps": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the new averages.
+        """Return the tasks' weights [T], at least 0, and the new averages.
 
         Raises:
           UserError: the model has no task with the name `primary`.
@@ -76,7 +78,7 @@ class PCD(method.Method):
     def _find_direction(
         self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor
     ) -> tf.Tensor:
-        """Return the weights [T] of the unit gradients in d."""
+        """Return the direction d as weights [T] of the unit gradients."""
         is_other = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))
         goals = self.tau * lengths - tf.linalg.matvec(cosines, start)

@@ -24,18 +24,18 @@ def _random_orders(tasks: method.Tasks) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PCGrad(method.Method):
-    """`g = sum_i g_i'`: removes the conflicting component of each gradient, in random order.
+    """`g = sum_i g_i'`, with g_i' the gradient g_i without its components against other gradients.
 
-    For each task i, and each other task j in random order, if `g_i'g_j < 0`: `g_i' <- g_i' -
-    (g_i'g_j / |g_j|^2) g_j`.
+    For each task i, g_i' starts as g_i; for each other task j in random order, if the inner product
+    `<g_i', g_j>` is negative, then `g_i' <- g_i' - (<g_i', g_j> / |g_j|^2) g_j`.
 
     T. Yu, S. Kumar, A. Gupta, S. Levine, K. Hausman, C. Finn, "Gradient Surgery for Multi-Task
-    Learning", 2020, arXiv:2001.06782. Each step draws a new order for each i, from the run's seed
-    and the global step.
+    Learning", 2020, arXiv:2001.06782. For each task, each step draws a new order of the other
+    tasks, from the run's seed and the global step.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], at least 1."""
+        """Return the tasks' weights [T], at least 1."""
         cosines, orders = tasks.cosines, _random_orders(tasks)
         identity = tf.eye(tf.size(tasks.losses), dtype=tf.float64)
 
@@ -52,18 +52,19 @@ class PCGrad(method.Method):
 
 @checks.dataclass
 class GradVac(method.Method):
-    """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below its average.
+    """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below their average.
 
-    For each task i, and each other task j in random order, let c be the cosine of g_i' and g_j, and
-    v its running average. If c is below v, the step `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c
-    sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j` makes the cosine v. Then `v <- (1 - rate) v + rate
-    c`. If g_i' and g_j are exactly opposite, g_i' becomes 0, as in the limit of c to -1; if v is
-    also -1, g_i' does not change.
+    For each task i, g_i' starts as g_i; for each other task j in random order, let c be the cosine
+    of g_i' and g_j, and v the running average of this cosine over the steps. If the cosine c is
+    below its average v, the assignment `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) /
+    (|g_j| sqrt(1 - v^2)) g_j` raises the cosine to v. The average cosine changes by `v <- (1 -
+    rate) v + rate c`. If g_i' and g_j are exactly opposite, g_i' becomes 0, as in the limit of a
+    cosine c of -1; if the average v is also -1, g_i' does not change.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
-    Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Each pair of
-    tasks has a single average, over all variables. The paper's best results have a separate average
-    for each layer.
+    Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Here, each
+    pair of tasks has a single average cosine, over all variables. The paper has its best results
+    with a separate average cosine for each layer.
 
     Attributes:
       rate: the rate of the running averages, in (0, 1]; 0.01 as the paper's beta.
@@ -72,11 +73,11 @@ class GradVac(method.Method):
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the average cosines [T, T]."""
+        """Return zeros, the initial average cosines [T, T]."""
         return {"average_cosines": np.zeros([num_tasks, num_tasks])}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 1, and the new averages."""
+        """Return the tasks' weights [T], at least 1, and the new averages."""
         cosines, orders = tasks.cosines, _random_orders(tasks)
         size = tf.size(tasks.losses)
         off_diagonal = 1 - tf.eye(size, dtype=tf.float64)
@@ -111,16 +112,18 @@ class GradVac(method.Method):
 class UPGrad(method.Method):
     """`g = mean_i P(g_i)`, with P the projection onto vectors that conflict with no task.
 
-    Vectors that conflict with no task form a cone, so g conflicts with no task. The projection is
-    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`.
+    Vectors that conflict with no task form a cone, so the mean g of the projections conflicts with
+    no task. The projection is `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`,
+    for the Gramian G and the unit vector e_i.
 
     P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, arXiv:2406.16232.
-    The problem is solved for unit gradients, because the length of P(g_i) is proportional to the
-    length of g_i. So large ratios of norms and small norms do not lead to rounding errors.
+    The projections are computed for unit gradients, because the length of P(g_i) is proportional to
+    the length of g_i. For unit gradients, rounding errors stay small even if the norms of the
+    gradients are small or have large ratios.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], at least 1 / T."""
+        """Return the tasks' weights [T], at least 1 / T."""
         projections = tf.linalg.diag(tasks.norms) @ _in_dual_cone(tasks.cosines)
         return tf.reduce_mean(projections, 0) / tasks.norms
 
@@ -134,7 +137,7 @@ class DualProj(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], at least 1 / T."""
+        """Return the tasks' weights [T], at least 1 / T."""
         share = tasks.norms / tf.reduce_max(tasks.norms)
         multipliers = solvers.nonnegative_minimum(
             tasks.cosines, -tf.linalg.matvec(tasks.cosines, share)

@@ -23,12 +23,13 @@ class Krum(method.Method):
     neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
-    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. In batches that lack tasks, the
-    score still has at least one neighbour, and the mean at most all gradients.
+    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. If tasks are absent from a batch,
+    a score still counts at least one neighbour, and the mean covers no more gradients than the
+    batch has.
 
     Attributes:
-      outliers: the assumed number of outlying gradients, at least 0. The paper requires at least 2
-        `outliers` + 3 tasks.
+      outliers: the assumed number of outlying gradients, at least 0. The paper requires at least `2
+        outliers + 3` tasks.
       selected: the number of gradients to average, at least 1. 1 is Krum, and larger numbers are
         Multi-Krum.
     """
@@ -37,7 +38,7 @@ class Krum(method.Method):
     selected: checks.Count = 1
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], 0 or 1 / min(selected, T)."""
+        """Return the tasks' weights [T], 1 / min(selected, T) for chosen gradients, else 0."""
         size = tf.size(tasks.norms)
         squares = tf.linalg.diag_part(tasks.gramian)
         # |g_s - g_t|^2 = |g_s|^2 + |g_t|^2 - 2 g_s'g_t, [T, T].
@@ -54,14 +55,15 @@ class Krum(method.Method):
 
 @checks.dataclass
 class TrimmedMean(method.CoordinateMethod):
-    """The mean at each coordinate, without the `trim` least and the `trim` greatest values.
+    """The mean of the gradients at each coordinate, without the `trim` least and greatest values.
 
     D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards
-    Optimal Statistical Rates", 2018, arXiv:1803.01498. In batches that lack tasks, fewer values are
-    trimmed, so that at least one value remains.
+    Optimal Statistical Rates", 2018, arXiv:1803.01498. If tasks are absent from a batch, fewer
+    values are dropped, so that at least one value remains.
 
     Attributes:
-      trim: the number of values to drop at each end, at least 0.
+      trim: the number of least values, and also of greatest values, to drop at each coordinate; at
+        least 0.
     """
 
     trim: checks.Natural = 1
@@ -89,7 +91,7 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 
     Args:
       choose: the function that chooses the value to drop, `tf.maximum` or `tf.minimum`.
-      leave: the other one of these two functions.
+      leave: of `tf.maximum` and `tf.minimum` the function that is not `choose`.
       values: tensors of the same shape.
     """
     winner, losers = values[0], list[tf.Tensor]()

@@ -22,25 +22,28 @@ def _check_samples(where: str, samples: int) -> None:
 
 @checks.dataclass
 class MoDo(method.Method):
-    """`g = sum_t a_t g_t`: moves a towards MGDA's weights at each step, by unbiased products.
+    """`g = sum_t a_t g_t`: moves the weights a towards MGDA's by unbiased inner products.
 
-    The step is `a <- P(a - step_size (G G~' + ridge I) a)`, from a = 1 / T. G and G~ are the
-    gradients [T, D] of two samples of the batch, and P is the projection onto the simplex.
+    Each step changes the weights by `a <- P(a - step_size (G G~' + ridge I) a)`, from a = 1 / T at
+    first. G and G~ are the gradients [T, D] of two samples of the batch, and P is the projection
+    onto the simplex.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
-    draws three batches for a step. Here, one batch is divided into samples, after one forward pass.
-    As in the paper, the size of a step depends on the gradients' scale. A task without a label in a
-    sample has the gradient 0 in this sample. The weight of a task that is absent from the batch
-    does not change.
+    draws three batches for a step. Here, one batch is divided into two or three samples, after one
+    forward pass. As in the paper, the scale of the gradients influences how far a step moves the
+    weights a. A task without a label in a sample has the gradient 0 in this sample. The weight of a
+    task that is absent from the batch does not change.
 
     Attributes:
       step_size: the step size of the weights a, above 0; the paper's gamma.
-      ridge: a number of at least 0 that makes the weights unique; the paper's rho.
-      samples: the number of samples of a batch, 3 or 2. With 3, the update takes gradients of the
-        third sample, which are independent of the weights, as in the paper. With 2, the update
-        takes gradients of the whole batch, as in the authors' code. The update then has three times
-        the rows, and a bias of the order of `step_size`.
+      ridge: a number, at least 0, that is added to the diagonal of the inner products, so that the
+        weights are unique; the paper's rho.
+      samples: the number of samples into which a batch is divided, 3 or 2. With 3 samples, the
+        update takes gradients of the third sample, which are independent of the weights, as in the
+        paper. With 2 samples, the update takes gradients of the whole batch, as in the authors'
+        code. An update from the whole batch reads three times as many rows as an update from the
+        third sample, but has a bias of the order of `step_size`.
     """
 
     step_size: checks.Positive = 0.1
@@ -48,13 +51,13 @@ class MoDo(method.Method):
     samples: Annotated[int, _check_samples] = 3
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the weights [T]."""
+        """Return the tasks' weights [T]."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the state.
+        """Return the tasks' weights [T], at least 0, and the state.
 
-        The weights of all tasks, present or absent, sum to 1.
+        The weights of all tasks, in the batch or not, sum to 1.
         """
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
@@ -66,26 +69,29 @@ class MoDo(method.Method):
 class SDMGrad(method.Method):
     """`g = sum_t a_t g_t + pull g_0`: MGDA with a pull towards the mean gradient g_0.
 
-    Starting from the last a, `steps` iterations `a <- P(a - step_size C (a + pull / T) / n^2)` move
-    towards the shortest g of this form. `C = G G~'` has the inner products between gradients of two
-    samples of the batch, n is the mean of the roots of C's diagonal, and P the projection onto the
-    simplex.
+    Each training step starts from the last weights a, and moves g towards the shortest vector
+    `sum_t a_t g_t + pull g_0` by `steps` iterations `a <- P(a - step_size C (a + pull / T) / n^2)`.
+    `C = G G~'` has the inner products between gradients of two samples of the batch, n is the mean
+    square root of C's diagonal entries, and P the projection onto the simplex.
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
     iteration; here, as in the authors' code, all iterations use the same C. The authors' code
-    divides g by 1 + pull. The code's step size of 10 with momentum 0.5 does not converge: a jumps
-    between corners of the simplex. If no diagonal entry of C is above 0, the weights do not change.
+    divides the combined gradient g by 1 + pull. With the step size of 10 and the momentum of 0.5 in
+    the authors' code, the iterations do not converge: the weights a jump between corners of the
+    simplex. If no diagonal entry of the products C is above 0, the weights a do not change.
 
     Attributes:
-      pull: the weight of g_0, at least 0; the paper's lambda. 0 is MGDA, and large values approach
-        the mean.
-      step_size: the step size of a, above 0; the paper's beta. The step size should be below 2 /
-        (the largest eigenvalue of C / n^2), which is about 2 / T if the gradients agree.
-      steps: the number of iterations, at least 1; the paper's S.
+      pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. 0 is MGDA, and
+        large values approach the mean gradient.
+      step_size: the step size of the weights a, above 0; the paper's beta. The step size should be
+        below 2 / (the largest eigenvalue of the normalised products C / n^2), which is about 2 / T
+        if the gradients agree.
+      steps: the number of iterations in a training step, at least 1; the paper's S.
       momentum: the momentum of the iterations, in [0, 1); 0 as in the paper.
-      rescale: True divides g by `1 + pull`, as the authors' code does. The paper does not divide.
-      samples: the number of samples of a batch, 3 or 2; see `MoDo`.
+      rescale: True divides the combined gradient g by `1 + pull`, as the authors' code does. The
+        paper does not divide.
+      samples: the number of samples into which a batch is divided, 3 or 2; see `MoDo`.
     """
 
     pull: checks.NotNegative = 0.3

@@ -14,20 +14,21 @@ from mtl.deferred import tf
 
 @checks.dataclass
 class GradDrop(method.CoordinateMethod):
-    """`g = sum_t (leak + (1 - leak) m_t) g_t`: m_t is 1 if g_t has a randomly drawn sign, else 0.
+    """`g = sum_t (leak + (1 - leak) m_t) g_t`: m_t is 1 where g_t has the drawn sign, else 0.
 
-    At each coordinate, the sign is drawn independently. The probability of the positive sign is `p
-    = (1 + sum_t g_t / sum_t |g_t|) / 2`.
+    The sign is drawn independently at each coordinate. The probability of the positive sign is `p =
+    (1 + sum_t g_t / sum_t |g_t|) / 2`.
 
     Z. Chen, J. Ngiam, Y. Huang, T. Luong, H. Kretzschmar, Y. Chai, D. Anguelov, "Just Pick a Sign:
     Optimizing Deep Multitask Models with Gradient Sign Dropout", 2020, arXiv:2010.06808. With
     `Combine.on = "representation"`, the method is the paper's layer: gradients are multiplied by
-    the sign of the activation, and their sums over the batch determine p and m_t. All examples
-    share a draw. With "parameters", a sign is drawn for every coordinate of every variable.
+    the sign of the activation, and their sums over the batch determine the probability p and the
+    m_t. All examples share a draw. With `Combine.on = "parameters"`, a sign is drawn for every
+    coordinate of every variable.
 
     Attributes:
-      leak: the factor of gradients with the other sign, in [0, 1); 0 in most experiments of the
-        paper.
+      leak: the factor of gradients that do not have the drawn sign, in [0, 1); 0 in most
+        experiments of the paper.
     """
 
     leak: checks.Rate = 0.0

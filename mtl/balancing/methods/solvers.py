@@ -29,9 +29,9 @@ _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
     """Minimise `x'Qx / 2 - b'x` over x >= 0.
 
-    S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
-    2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. At the
-    solution, the gradient `z = Qx - b` is at least 0.
+    S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM Journal on
+    Optimization 2(4), 1992. The order of the variables does not matter, so equal tasks get equal
+    values. At the solution, the gradient `z = Qx - b` is at least 0.
 
     Args:
       quadratic: Q, positive semidefinite, float64 [..., T, T].
@@ -78,9 +78,10 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    The code adds `(sum a - 1)^2` to the objective, in place of the constraint `sum a = 1`. The new
-    objective only changes the scale of the solution. If gradients are linearly dependent, the
-    result is close to the solution of least norm.
+    The function adds `(sum a - 1)^2` to the objective, in place of the constraint `sum a = 1`; this
+    changes only the scale of the solution, which is then divided by its sum. If gradients are
+    linearly dependent, there may be several solutions; the returned weights are close to the
+    solution of least norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -100,7 +101,7 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 
     Args:
       values: [T].
-      total: the sum, at least 0.
+      total: the sum of the projected vector, at least 0.
 
     Returns:
       [T].
@@ -114,19 +115,19 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 
 
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T] that maximises the least `g[t]'d` over all tasks t.
+    """Return the change x [T] of weights that maximises the least progress `g[t]'d` of a task.
 
     The direction is `d = sum_t (start[t] + x[t]) g[t]`, under the constraint `|d - d0| <= radius
-    |d0|`. d0 is the direction for x = 0. The problem is solved in an orthonormal basis of the
-    gradients' span, in units of |d0| and of the largest norm.
+    |d0|`, where d0 is the direction for x = 0. The maximum is computed in an orthonormal basis of
+    the gradients' span, with |d0| and the largest norm of a gradient as units.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
-      start: the weights of d0, float64 [T].
-      radius: the largest distance from d0, relative to its norm; above 0.
+      start: the weights of the tasks' gradients in the starting direction d0, float64 [T].
+      radius: the largest distance of the direction d from d0, relative to |d0|; above 0.
 
     Returns:
-      float64 [T]; 0 if d0 is about 0.
+      The change x of the weights, float64 [T]; 0 if the starting direction d0 is about 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
     # Directions with an eigenvalue of about 0 come from rounding errors, and are not in the span.
@@ -144,9 +145,9 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
     """Return the x [T] with norm <= `radius` that maximises the least entry of `rows (center + x)`.
 
-    The cone program maximises a number `level`, with `rows (center + x) - level` and (radius, x) in
-    the cone of `mtl.balancing.methods.cone`. The dual variables are weights w of the rows, and (|w
-    rows|, -w rows).
+    The cone program maximises a number `level`, under the constraint that `rows (center + x) -
+    level` and (radius, x) are in the cone of `mtl.balancing.methods.cone`. The dual variables are
+    weights w of the rows, followed by (|w rows|, -w rows).
     """
     products, ones = tf.linalg.matvec(rows, center), tf.ones_like(center)
     above = tf.concat([rows, -ones[:, tf.newaxis]], 1)
@@ -169,12 +170,13 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     """Solve `U b = c b^(-1/alpha)` for b [T] > 0, with U [T, T] and c [T] > 0.
 
     The solution minimises a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If
-    a sum of the gradients with positive weights is 0, there may be no solution, and b grows without
-    bound. The result is then b, scaled to a largest value of 1.
+    a sum of the gradients with positive weights is 0, there may be no solution, and the b of
+    Newton's method grows without bound. If the solution b grows without bound, the function returns
+    b scaled to a largest value of 1.
 
     Args:
-      cosines: U, float64 [T, T], positive semi-definite.
-      scales: c, float64 [T], above 0.
+      cosines: the matrix U of cosines between gradients, float64 [T, T], positive semi-definite.
+      scales: the factors c on the right side, float64 [T], above 0.
       alpha: a number above 0; with 1, the convex function is `b'Ub / 2 - sum c log(b)`.
     """
     power = -1 / alpha
@@ -215,7 +217,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
 
 
 def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: tf.Tensor):
-    """Return the fraction of `step` that minimises `value`, for a start at x."""
+    """Return the fraction f of `step` for which `value(x + f step)` is least."""
     fractions = tf.constant(_FRACTIONS, tf.float64)
     values = value(x + fractions[:, tf.newaxis] * step)
     values = tf.where(tf.math.is_finite(values), values, values.dtype.max)
@@ -236,7 +238,7 @@ def repeat(times: tf.Tensor, body: Callable, *start: tf.Tensor):
       start: the first values.
 
     Returns:
-      The last values; a single value is unpacked.
+      The values after the last iteration: a list, or the value itself if there is only one.
     """
     values = _repeat_body(lambda i, *_: i < times, body, *start)
     return values[0] if len(values) == 1 else values

@@ -25,23 +25,25 @@ def _check_rate(where: str, rate: float) -> None:
 
 @checks.dataclass
 class MoCo(method.Method):
-    """`g = sum_t a_t y_t`: averages the gradients, and moves a towards MGDA's weights.
+    """`g = sum_t a_t y_t`: averages gradients to y_t, and moves the weights a towards MGDA's.
 
-    Each step computes `y <- y + rate (g - y)` for each task, then `a <- P(a - step_size (Y Y' +
-    ridge I) a)`, from a = 1 / T. P is the projection onto the simplex.
+    Each step updates the running average of each task's gradient, `y <- y + rate (g - y)`, then the
+    weights, `a <- P(a - step_size (Y Y' + ridge I) a)`, with y = 0 and a = 1 / T at first. P is the
+    projection onto the simplex.
 
     H. Fernando, H. Shen, M. Liu, S. Chaudhury, K. Murugesan, T. Chen, "Mitigating Gradient Bias in
     Multi-objective Learning: A Provably Convergent Stochastic Approach", ICLR 2023,
-    arXiv:2210.12624. As in the paper, the size of a step depends on the gradients' scale. `rate`
-    and `step_size` are constant here; in the paper's theorems, they fall. The state is T times as
-    large as the compared variables.
+    arXiv:2210.12624. As in the paper, the scale of the gradients influences how far a step moves
+    the weights a. `rate` and `step_size` are constant here; in the paper's theorems, they fall. The
+    averages are T times as large as the variables whose gradients are compared.
 
     Attributes:
       rate: the rate of the running averages y, in (0, 1]; the paper's beta.
       step_size: the step size of the weights a, above 0; the paper's gamma.
-      ridge: a number of at least 0 that makes the weights unique; the paper's rho.
-      projection: the function that keeps a on the simplex: "simplex", the projection P, or
-        "softmax", as in the authors' code.
+      ridge: a number, at least 0, that is added to the diagonal of the inner products, so that the
+        weights are unique; the paper's rho.
+      projection: the function that keeps the weights a on the simplex: "simplex" for the projection
+        P onto it, or "softmax", as in the authors' code.
     """
 
     rate: Annotated[float, _check_rate] = 0.5
@@ -55,13 +57,13 @@ class MoCo(method.Method):
         return self.rate
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the weights [T]."""
+        """Return the tasks' weights [T]."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the state.
+        """Return the tasks' weights [T], at least 0, and the state.
 
-        The weights of all tasks, present or absent, sum to 1.
+        The weights of all tasks, in the batch or not, sum to 1.
         """
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
@@ -81,13 +83,13 @@ class DBMTL(method.Method):
 
     B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y.-C. Chen, S. Liu, J. Kwok, "Dual-Balancing for
     Multi-Task Learning", 2023, arXiv:2308.12029. The other half of the paper's method, the
-    logarithm of every loss, is `weighting.LogLoss`. Unless `rate` is 1, the state is T times as
-    large as the compared variables.
+    logarithm of every loss, is `weighting.LogLoss`. Unless `rate` is 1, the averages y_t are saved,
+    and are T times as large as the variables whose gradients are compared.
 
     Attributes:
       rate: the rate of the running averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the
-        paper's beta. With 1, gradients are not averaged, and the compared variables may include
-        embedding tables.
+        paper's beta. With a rate of 1, gradients are not averaged, and the compared variables may
+        include embedding tables.
     """
 
     rate: Annotated[float, _check_rate] = 0.1
@@ -98,5 +100,5 @@ class DBMTL(method.Method):
         return self.rate
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], at least 1."""
+        """Return the tasks' weights [T], at least 1."""
         return tf.reduce_max(tasks.norms) / tasks.norms

@@ -17,16 +17,18 @@ from mtl.step import step_state
 
 @checks.dataclass
 class DynamicWeightAverage(base.Weighting):
-    """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)` in period k.
+    """Weights `w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)` in period k.
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
-    arXiv:1803.10704. L_t(k) is the average loss over the steps of period k whose batch has the
-    task; the paper's periods are epochs. In the first two periods, and until a task was in two
-    periods, r_t is 1. The weights sum to T, and change at the end of a period.
+    arXiv:1803.10704. L_t(k) is the average loss of task t over the steps of period k whose batch
+    has the task; the paper's periods are epochs. In the first two periods, and until the task has
+    been in batches of two periods, the ratio r_t is 1. The weights w_t sum to the number of tasks
+    T, and change only at the end of a period.
 
     Attributes:
       period_steps: the length of a period in steps: an epoch, as in the paper, or enough steps for
-        an average loss with little noise. Periods start at multiples of this number.
+        an average loss with little noise. Periods start at the steps that are multiples of
+        `period_steps`.
       temperature: the temperature of the softmax, above 0; large values make the weights equal. The
         paper takes 2.
     """
@@ -35,7 +37,7 @@ class DynamicWeightAverage(base.Weighting):
     temperature: checks.Positive = 2.0
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.
@@ -74,23 +76,25 @@ class DynamicWeightAverage(base.Weighting):
 class FAMO(base.Weighting):
     """Fast adaptive multitask optimisation: lets all losses fall at the same rate.
 
-    `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then `xi <- xi -
-    rate (J'd + decay xi)`. J is the Jacobian of softmax at xi, and `d_t = log(L_t before) - log(L_t
-    after)` of the step. The weights `c z_t / L_t` sum to 1.
+    A step minimises `L = sum_t c z_t log(L_t)`, with `z = softmax(xi)` and `c = 1 / sum_t (z_t /
+    L_t)`; after the step, `xi <- xi - rate (J'd + decay xi)`. J is the Jacobian of softmax at xi,
+    and `d_t = log(L_t before) - log(L_t after)` of the step. The weights of the tasks' gradients,
+    `c z_t / L_t`, sum to 1.
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
-    arXiv:2306.03792. The authors' code computes "L_t after" by a second forward pass on the same
-    batch. Here, "L_t after" is the loss of the next batch with the task, which takes no further
-    pass. Over many steps, these differences sum to the fall of the loss. Differences on the same
-    batch also include what a step learns only about its batch.
+    arXiv:2306.03792. The authors' code computes the loss "L_t after" a step by a second forward
+    pass on the same batch. Here, "L_t after" a step is the loss of the next batch that has the
+    task, which takes no further pass. Over many steps, the differences between one batch and the
+    next add up to the fall of the loss. Differences on one and the same batch also include what a
+    step learns only about this batch.
 
     Attributes:
-      learning_rate: the learning rate of xi, above 0.
-      decay: the decay of xi, at least 0, which moves z towards equal values. The default comes from
-        the paper's Algorithm 2.
-      adam: True updates xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and the
-        authors' code. False takes the step in the formula above, as in Algorithm 1, which needs a
-        far larger learning rate.
+      learning_rate: the learning rate of the logits xi, above 0.
+      decay: the decay of the logits xi, at least 0, which moves the shares z towards equal values.
+        The default comes from the paper's Algorithm 2.
+      adam: True updates the logits xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and
+        the authors' code. False updates the logits by `xi <- xi - rate (J'd + decay xi)`, as in
+        Algorithm 1, which needs a far larger learning rate.
     """
 
     learning_rate: checks.Positive = 0.025
@@ -98,7 +102,7 @@ class FAMO(base.Weighting):
     adam: bool = True
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.
@@ -113,7 +117,7 @@ class FAMO(base.Weighting):
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
     def _update_logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Update xi [T] by the change of the losses since the last step, and return it."""
+        """Update the logits xi [T] by how the losses have changed since the last step."""
         zeros = np.zeros(values.shape[0])
         state, last = (
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")

@@ -28,22 +28,22 @@ class Weighting(types.Weighting):
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses to a vector without gradients.
+    """Stack the losses to a vector that gradients treat as a constant.
 
     Args:
       losses: {task: scalar}.
 
     Returns:
-      float64 [T], in the order of the tasks.
+      The losses as a vector, float64 [T], in the order of the tasks.
     """
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """Stack losses that must be at least 0 to a vector without gradients.
+    """Stack losses, which must be at least 0, to a vector that gradients treat as a constant.
 
     Args:
-      where: the class name of the weighting, for the error.
+      where: the class name of the weighting, for the error message.
       losses: {task: scalar}.
 
     Returns:
@@ -88,7 +88,8 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
     """Multiply the losses by weights, which gradients treat as constants.
 
     Args:
-      weights: float64 [T], in the order of the losses. Weights above 1e30 are set to 1e30.
+      weights: the weights of the losses, float64 [T], in the order of the losses. Weights above
+        1e30 are set to 1e30.
       losses: {task: scalar}.
 
     Returns:
@@ -116,14 +117,15 @@ def take_logarithms(losses: types.Tensors) -> types.Tensors:
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Compute a softmax over the tasks that take part.
+    """Compute the softmax of logits over some of the tasks.
 
     Args:
       logits: float64 [T].
-      among: bool [T], True for the tasks that take part.
+      among: bool [T], True for the tasks over which the softmax is taken.
 
     Returns:
-      float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task takes part.
+      float64 [T] with sum 1; 0 for tasks that are False in `among`, and 0 for all tasks if `among`
+      is False everywhere.
     """
     # If no task took part, -inf minus -inf would be NaN. So the lowest finite number replaces -inf.
     logits = tf.where(among, logits, logits.dtype.min)
@@ -135,9 +137,9 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
     """Return the values of a setting {task: value} in the order of the losses.
 
     Args:
-      where: the name of the setting, for the error.
-      setting: {task: value}, for every task.
-      losses: {task: scalar}; the keys give the order.
+      where: the name of the setting, for the error message.
+      setting: the value of the setting, {task: value} for every task.
+      losses: {task: scalar}, whose keys give the order of the returned values.
 
     Raises:
       UserError: the tasks of the setting are not the tasks of the model.
@@ -157,7 +159,7 @@ def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, 
       losses: {task: scalar}, the losses before the weighting.
 
     Returns:
-      {task: d(weighted loss) / d(loss)}, scalars.
+      {task: derivative of the weighted loss by the loss}, scalars.
     """
     ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
     return {

@@ -49,7 +49,7 @@ class Fixed(base.Weighting):
     ]
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}.
 
         Raises:
           UserError: the tasks with a weight are not the tasks of the model.
@@ -64,8 +64,8 @@ class Scheduled(base.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
     Attributes:
-      weights: {task: schedule or constant}, for every task. Use schedules of learning rates, such
-        as `schedules.Polynomial` from one weight to another.
+      weights: {task: schedule or constant}, for every task. The schedules are those of learning
+        rates, such as `schedules.Polynomial` from one weight to another.
     """
 
     reads_losses = False
@@ -81,7 +81,7 @@ class Scheduled(base.Weighting):
     ]
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}.
 
         Raises:
           UserError: the tasks with a weight are not the tasks of the model.
@@ -121,8 +121,8 @@ class RandomLossWeighting(base.Weighting):
 
     B. Lin, F. Ye, Y. Zhang, I. W. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus
     Test for Multi-Task Learning", 2021, arXiv:2111.10603. The weights sum to 1, as in the paper, so
-    the gradient is on average T times smaller than with `Equal`. The weights depend only on the
-    run's seed and the global step, so a restored run repeats them.
+    the gradient is on average T times smaller than with `Equal`. The random weights depend only on
+    the run's seed and the global step, so a restored run repeats them.
 
     Attributes:
       distribution: the distribution of z: "normal", which the paper recommends, or "uniform", z_t ~
@@ -135,7 +135,7 @@ class RandomLossWeighting(base.Weighting):
     distribution: Annotated[str, checks.OneOf(_DISTRIBUTIONS)] = "normal"
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}."""
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}."""
         del step
         seed = draws.make_step_seed("random_loss_weighting")
         weights = _DISTRIBUTIONS[self.distribution](len(losses), seed)

@@ -4,9 +4,9 @@ from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.UncertaintyWeighting()
 weighting.UncertaintyWeighting.gaussian = ["age"]
 
-The gradient of a variable comes from the weighted loss of its task. To prevent overflow, variables
-stay within [-50, 50], and weights between 2e-22 and 5e21. If a task is not in the batch, the
-gradient of its variable is 0.
+The gradient of a task's variable comes from the task's weighted loss. To prevent overflow, these
+variables stay within [-50, 50], and the weights between 2e-22 and 5e21. If a task is not in the
+batch, the gradient of its variable is 0.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ class UncertaintyWeighting(base.Weighting):
     """Homoscedastic uncertainty: `L = sum_t c_t exp(-s_t) L_t + s_t / 2`, `s_t = log sigma_t^2`.
 
     A. Kendall, Y. Gal, R. Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene
-    Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form. The constant c_t is 1
-    for the cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. With a
-    constant loss, the weight `c_t exp(-s_t)` converges to `1 / (2 L_t)` for both values of c_t: c_t
-    changes only the first weight, and the meaning of sigma_t. The initial s_t is 0.
+    Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form. The constant factor
+    c_t of a task's loss is 1 for the cross-entropy of a scaled softmax, and 1/2 for the squared
+    error of a Gaussian. If the loss L_t stays constant, its weight `c_t exp(-s_t)` converges to `1
+    / (2 L_t)` for both values of c_t; so c_t changes only the initial weight, and the meaning of
+    sigma_t. The initial s_t is 0.
 
     Attributes:
-      gaussian: the tasks whose loss is a squared error; their c_t is 1/2.
+      gaussian: the tasks whose loss is a squared error; their factor c_t is 1/2.
     """
 
     gaussian: Sequence[str] = ()
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           UserError: `gaussian` names a task that the model does not have.
@@ -62,13 +63,13 @@ class IMTLL(base.Weighting):
     """IMTL-L: `L = sum_t exp(s_t) L_t - s_t`, which moves every `exp(s_t) L_t` towards 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-Task Learning", ICLR 2021 (no arXiv id). The base of the exponential is e, and the initial
-    s_t is 0. The paper's IMTL combines IMTL-L with IMTL-G, which balances gradients:
+    Multi-Task Learning", ICLR 2021 (no arXiv id). The base of the exponential is e, and the trained
+    s_t start at 0. The paper's IMTL combines IMTL-L with IMTL-G, which balances gradients:
     `methods.IMTLG`.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.

@@ -18,12 +18,13 @@ class GeometricLoss(base.Weighting):
     """The geometric mean of the losses: `L = (prod_t L_t)^(1/T)`, so `w_t = L / (T L_t)`.
 
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
-    Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. Only
-    tasks in the batch count in the mean and in T. Each weighted loss is L / T.
+    Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. The
+    mean covers only tasks in the batch, and T is their number. The weighted loss w_t L_t of each
+    task is L / T.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.
@@ -56,7 +57,7 @@ class LogLoss(base.Weighting):
     epsilon: checks.Positive = 1e-8
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.

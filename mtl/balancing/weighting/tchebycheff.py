@@ -25,17 +25,18 @@ from mtl.step import step_state
 class SmoothTchebycheff(base.Weighting):
     """A smooth maximum of the losses: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    The formula comes from the paper. The weights are the derivatives of g, `w_t = p_t
-    softmax_t(p (L - z) / mu)`. So the sum of the weighted losses w_t L_t has the gradient of g, but
-    not its value. Only tasks in the batch count. The losses should have the same scale, because the
-    maximum compares their values.
+    The formula of the maximum g comes from the paper. The weights of the losses are the derivatives
+    of g, `w_t = p_t softmax_t(p (L - z) / mu)`. Therefore, the sum of the weighted losses w_t L_t
+    has the gradient of the maximum g, but not its value. The sum in the formula is over the tasks
+    in the batch. The losses should have the same scale, because the maximum compares their values.
 
     Attributes:
-      smoothing: mu, above 0, in the unit of the losses. If mu is near 0, only the largest loss
-        counts; if mu is far above the differences of the losses, all tasks count. The authors take
-        0.01 for losses in [0, 1]. The default is ten times as large, because the losses of batches
-        are noisy.
-      preferences: {task: p_t}, above 0, for every task; 1 / T each by default.
+      smoothing: the smoothness mu of the maximum, above 0, in the unit of the losses. If mu is near
+        0, only the largest loss counts; if mu is far above the differences of the losses, all tasks
+        count. The authors use a mu of 0.01 for losses in [0, 1]. The default is ten times as large
+        as the authors' value, because the losses of batches are noisy.
+      preferences: {task: p_t}, the factor p_t above 0 of the task's loss, for every task; by
+        default 1 / T for each of T tasks.
       ideal: {task: z_t}, the lowest loss that the task can reach, for every task; 0 each by
         default.
     """
@@ -55,7 +56,7 @@ class SmoothTchebycheff(base.Weighting):
             checks.positive(f"SmoothTchebycheff.preferences[{task!r}]", value)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}.
 
         Raises:
           UserError: the tasks of a setting are not the tasks of the model.
@@ -80,16 +81,17 @@ class SmoothTchebycheff(base.Weighting):
 class SmoothTchebycheffMTL(base.Weighting):
     """A smooth maximum of log-losses: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
-    The formula comes from the authors' code for multi-task learning. The weights are the
-    derivatives of g, `w_t = T softmax_t(log(L / n) / mu) / L_t`. The nadir n_t is the task's
-    average loss over some steps after a warm-up. Before the nadir is known, `g = sum_t log(L_t)`.
-    The paper's formula lacks the logarithm, the division by n_t, the factor T and the warm-up. The
-    authors' code has a warm-up of 4 epochs, and measures the nadir over 1 epoch; this class counts
-    steps. The sum of the weighted losses has the gradient of g, but not its value. Tasks that are
-    not in the batch are left out.
+    The formula comes from the authors' code for multi-task learning. The weights of the losses are
+    the derivatives of the maximum g, `w_t = T softmax_t(log(L / n) / mu) / L_t`. The nadir n_t is
+    the task's average loss over some steps after a warm-up. Before the nadir n_t is known, g is
+    `sum_t log(L_t)`. The paper's formula lacks the logarithm, the division by n_t, the factor T and
+    the warm-up. The authors' code has a warm-up of 4 epochs, and measures the nadir over 1 epoch;
+    this class counts steps. The sum of the weighted losses has the gradient of the maximum g, but
+    not its value. Tasks that are not in the batch are left out of the sum.
 
     Attributes:
-      smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in the authors' code.
+      smoothing: the smoothness mu of the maximum, above 0, in units of log(L_t / n_t); 1 as in the
+        authors' code.
       warmup_steps: the number of steps before the measurement of the nadir, at least 0.
       nadir_steps: the number of steps over which losses are averaged for the nadir, at least 1.
     """
@@ -99,7 +101,7 @@ class SmoothTchebycheffMTL(base.Weighting):
     nadir_steps: checks.Count = 100
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
+        """Compute the weighted losses: {task: loss} -> {task: weighted loss}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a loss is below 0.
@@ -116,7 +118,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _find_nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Return the nadir [T]; 1 for tasks without a measured loss."""
+        """Return each task's nadir, [T]; 1 for tasks without a measured loss."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")

@@ -75,6 +75,8 @@ TABLE: Mapping[str, Place] = {
     "Csv.files": _DATA,
     "Distillation.teacher": _TEACHER,
     "EstimatorHead.head": _CODE,
+    "ExampleLists.data_dir": _FOLDER,
+    "ExampleLists.files": _DATA,
     "FeatureDistillation.teacher": _TEACHER,
     "FromFile.path": Place("a file with an array"),
     "Idx.data_dir": _FOLDER,

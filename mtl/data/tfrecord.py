@@ -53,7 +53,7 @@ class TfRecord(types.Source):
         inputs = tf.data.Dataset.from_tensor_slices(
             (paths, list(map(self._find_compression, paths)))
         )
-        return inputs.flat_map(copies.Reader(paths, _open_here).records)
+        return inputs.flat_map(copies.Reader(paths, open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
@@ -88,10 +88,10 @@ class TfRecord(types.Source):
         """
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._find_compression(path))
-            yield path, tf.compat.v1.io.tf_record_iterator(_open_here(path), options)
+            yield path, tf.compat.v1.io.tf_record_iterator(open_here(path), options)
 
     def _find(self, split: str) -> list[str]:
-        return files.find("TfRecord.files", self.files, split, self.data_dir)
+        return files.find(f"{type(self).__name__}.files", self.files, split, self.data_dir)
 
     def _find_compression(self, path: str) -> str:
         if self.compression == "auto":
@@ -107,21 +107,26 @@ class TfRecord(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each record, numbered from 0 in each file."""
         for path in self._find(split):
-            compression = self._find_compression(path)
-            # Compressed data are read in blocks, so a later record may be the damaged one.
-            further = " or a later one" if compression else ""
-            make_dataset = functools.partial(tf.data.TFRecordDataset, _open_here(path), compression)
-            for number, record in enumerate(source.iterate(make_dataset)):
-                location = f"{path} record {number}"
-                if isinstance(record, tf.errors.OpError):
-                    fix = "Is it cut off, damaged, or compressed otherwise than the setting says?"
-                    problem = f"cannot be read: {source.explain_unreadable(record)}. {fix}"
-                    yield location + further, problem
-                else:
-                    yield location, scan_record(record, spec)
+            for _, location, record in self._read_file(path):
+                yield location, record if isinstance(record, str) else scan_record(record, spec)
+
+    def _read_file(self, path: str) -> Iterator[tuple[int, str, bytes | str]]:
+        """Yield (number, location, record or error) for each record, numbered from 0."""
+        compression = self._find_compression(path)
+        # Compressed data are read in blocks, so a later record may be the damaged one.
+        further = " or a later one" if compression else ""
+        make_dataset = functools.partial(tf.data.TFRecordDataset, open_here(path), compression)
+        for number, record in enumerate(source.iterate(make_dataset)):
+            location = f"{path} record {number}"
+            if isinstance(record, tf.errors.OpError):
+                fix = "Is it cut off, damaged, or compressed otherwise than the setting says?"
+                problem = f"cannot be read: {source.explain_unreadable(record)}. {fix}"
+                yield number, location + further, problem
+            else:
+                yield number, location, record
 
 
-def _open_here(path: str) -> str:
+def open_here(path: str) -> str:
     """Return the path of a local copy, or the path itself for gs://, which TensorFlow reads."""
     return path if path.startswith("gs://") else remote.copy_here(path)
 

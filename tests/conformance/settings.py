@@ -72,6 +72,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Scheduled": lambda: {"weights": {"y": 1.0}},
     "Csv": lambda: {"files": {"train": "x.csv"}},
     "TfRecord": lambda: {"files": {"train": "x.tfrecord"}},
+    "ExampleLists": lambda: {"files": {"train": "x.tfrecord"}},
     "JsonLines": lambda: {"files": {"train": "x.jsonl"}},
     "SvmLight": lambda: {"files": {"train": "x.svm"}},
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},

@@ -1,0 +1,144 @@
+"""A source that reads lists of examples to rank, in the format of TF-Ranking.
+
+example_lists.ExampleLists.files = {"train": "data/train-*.tfrecord", "test": "data/test.tfrecord"}
+spec.Spec.features = {"query_tokens": ("string", (None,)), "price": "float32"}
+spec.Spec.labels = {"relevance": "float32", "list": "string"}
+relevance/heads.Ranking.group = "list"
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import copies, tfrecord
+from mtl.deferred import tf
+
+_MESSAGE = "mtl.ExampleListWithContext"
+# The width of the number of a list in its key. Keys of a file have the same size in bytes.
+_DIGITS = 12
+
+
+@checks.dataclass
+class ExampleLists(tfrecord.TfRecord):
+    """A source that reads ExampleListWithContext records (ELWC) of TFRecord files.
+
+    Each record holds a list of tf.Examples, such as the results of a query, and a context, which is
+    a tf.Example with the features of the query. Every example becomes a row that also has the
+    features of the context. If both have a feature, the row takes the feature of the example.
+
+    Attributes:
+      group: the field that gets the key of a list, a string of the file and the number of the
+        record; for `Ranking.group` and `WholeGroups.group`. A feature of this name in the context
+        or the example replaces the key.
+    """
+
+    group: checks.Name = "list"
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split as serialized examples."""
+        paths = self._find(split)
+        heads, tails = map(list, zip(*map(self._frame_key, paths), strict=True))
+        settings = (paths, list(map(self._find_compression, paths)), heads, tails)
+        reader = copies.Reader(paths, tfrecord.open_here)
+
+        def read_file(path: Any, compression: Any, head: Any, tail: Any) -> tf.data.Dataset:
+            def split_record(number: Any, record: Any) -> Any:
+                digits = tf.strings.as_string(number, width=_DIGITS, fill="0")
+                return _split_in_graph(record, tf.strings.join([head, digits, tail]))
+
+            lists = reader.records(path, compression).enumerate()
+            return lists.map(split_record, tf.data.AUTOTUNE, deterministic=True).unbatch()
+
+        return tf.data.Dataset.from_tensor_slices(settings).flat_map(read_file)
+
+    def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield (file, iterator of serialized rows) for each file of a split."""
+        for path, records in super().by_file(split):
+            yield path, self._split_records(path, records)
+
+    def _split_records(self, path: str, records: Iterator[bytes]) -> Iterator[bytes]:
+        for number, record in enumerate(records):
+            yield from _split_record(record, self._make_key(path, number))
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Yield (location, values or error) for each row; lists and rows are numbered from 0."""
+        for path in self._find(split):
+            for number, location, record in self._read_file(path):
+                if isinstance(record, str):
+                    yield location, record
+                    continue
+                try:
+                    rows = _split_record(record, self._make_key(path, number))
+                except message.DecodeError:
+                    yield location, "must be a serialized ExampleListWithContext."
+                    continue
+                for position, row in enumerate(rows):
+                    yield f"{location} example {position}", tfrecord.scan_record(row, spec)
+
+    def _make_key(self, path: str, number: int) -> bytes:
+        """Return a serialized tf.Example with the key of a list."""
+        head, tail = self._frame_key(path)
+        return head + f"{number:0{_DIGITS}}".encode() + tail
+
+    def _frame_key(self, path: str) -> tuple[bytes, bytes]:
+        """Return the bytes before and after the number of a list in its serialized key."""
+        digits = b"9" * _DIGITS
+        feature = tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[f"{path} ".encode() + digits])
+        )
+        features = tf.train.Features(feature={self.group: feature})
+        head, _, tail = tf.train.Example(features=features).SerializeToString().rpartition(digits)
+        return head, tail
+
+
+@functools.cache
+def _describe_message() -> descriptor_pb2.FileDescriptorProto:
+    """Return a description of ELWC in which the examples and the context stay serialized."""
+    field = descriptor_pb2.FieldDescriptorProto
+    package, name = _MESSAGE.split(".")
+    description = descriptor_pb2.FileDescriptorProto(name="elwc.proto", package=package)
+    fields = description.message_type.add(name=name).field
+    kind = field.TYPE_BYTES
+    fields.add(name="examples", number=1, type=kind, label=field.LABEL_REPEATED)
+    fields.add(name="context", number=2, type=kind, label=field.LABEL_OPTIONAL)
+    return description
+
+
+@functools.cache
+def _make_class() -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_describe_message())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(_MESSAGE))
+
+
+def _split_record(record: bytes, key: bytes) -> list[bytes]:
+    """Return the rows of a serialized ELWC.
+
+    Raises:
+      DecodeError: the record is not an ELWC.
+    """
+    lists = _make_class().FromString(record)
+    # Concatenated messages are parsed as one message, in which the last of equal features counts.
+    return [key + lists.context + example for example in lists.examples]
+
+
+def _split_in_graph(record: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Return the rows of a serialized ELWC as a string tensor [rows]."""
+    described = descriptor_pb2.FileDescriptorSet(file=[_describe_message()]).SerializeToString()
+    sizes, (examples, context) = tf.io.decode_proto(
+        record,
+        _MESSAGE,
+        ["examples", "context"],
+        [tf.string, tf.string],
+        descriptor_source=b"bytes://" + described,
+    )
+    # The op returns one empty text for an empty list.
+    rows = tf.strings.join([key, tf.strings.reduce_join(context), examples[: sizes[0]]])
+    rows.set_shape([None])
+    return rows

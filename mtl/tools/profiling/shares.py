@@ -23,8 +23,9 @@ class Op(NamedTuple):
     Attributes:
       start, end: the start and the end, in picoseconds.
       name: the name of the op.
-      place: the phase that the time counts for.
-      is_kernel: True if a GPU ran the op. While a kernel runs, ops of the CPU do not count.
+      place: the phase of the training step, forward or backward, that the op's time counts for.
+      is_kernel: True if a GPU ran the op. While a kernel of a GPU runs, no time counts for ops of
+        the CPU.
     """
 
     start: int
@@ -41,7 +42,7 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Divide the time of a window among the phases of a training step.
+    """Divide a window of time among the phases of a training step.
 
     Args:
       window: the start and the end of the time to divide, in picoseconds, like all times here.
@@ -86,7 +87,7 @@ def _rank_moments(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place) of each span. A moment counts for the highest rank."""
+    """Yield (start, end, rank, place) of each span; at any moment, the highest rank counts."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,
@@ -110,7 +111,7 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
       ops: the spans of one thread, in any order.
 
     Returns:
-      Spans in which one op ran, and no op within it.
+      The spans in which each op itself ran, without the spans of the ops that it calls.
     """
     spans: list[Op] = []
     stack: list[Op] = []

@@ -30,8 +30,8 @@ class Csv:
       spec: the features of the model.
       keep: the names of columns to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the source of the run. If it is a `csv.Csv`, its settings apply to the files.
-      images: says which fields hold paths of image files; None without such fields.
+      settings: the data source of the run; if it is a `csv.Csv`, its settings apply to the files.
+      images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec

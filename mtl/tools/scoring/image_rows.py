@@ -45,9 +45,9 @@ def read_columns(
 
     Args:
       files: the source that says which fields hold paths; None leaves all columns unchanged.
-      chunk: the rows, for errors.
+      chunk: the rows, which error messages name.
       columns: {field: B values}.
-      unit: the unit of the numbers of rows, for errors: "line", or "row" of a table.
+      unit: what error messages call a row: "line", or "row" for the row of a table.
 
     Raises:
       UserError: an image cannot be read.
@@ -78,7 +78,7 @@ def find_problem(
     Args:
       files: the source that says which fields hold paths; None without such fields.
       chunk: the rows.
-      parse: a function from a row to {field: value}, or to an error.
+      parse: a function that returns {field: value} for a row, or an error message.
     """
     if files is None:
         return ""

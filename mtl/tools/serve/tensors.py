@@ -64,7 +64,7 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     """Fail unless an array has the type and shape of a tensor.
 
     Args:
-      where: the name of the array, for errors.
+      where: the name of the array in error messages.
       array: the array.
       tensor: the input that the array is meant for.
 
@@ -96,7 +96,7 @@ def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
     """Turn nested JSON lists into an array with the type of a tensor. Any shape is allowed.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       value: a value, or nested lists of values.
       tensor: the input that the array is meant for.
 
@@ -111,7 +111,7 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
     """Return the values in nested lists, and the shape of the lists.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       value: a value, or nested lists of values.
 
     Returns:
@@ -140,7 +140,7 @@ def make_array(
     """Turn JSON values into an array of a type.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       flat: N values, as `flatten` returns them.
       dtype: the type that the signature requires.
       shape: the shape of the nested lists; with it, errors name the place of a wrong value.

@@ -68,7 +68,7 @@ def find_format(where: str, path: str) -> str:
     """Return the format of a file from the extension of its name.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       path: the path of the file.
 
     Raises:
@@ -96,7 +96,7 @@ def open_table(
     """Return a table of the files that match patterns.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       patterns: paths or globs of files.
       delimiter: the character between values in CSV; None to detect the delimiter.
       columns: the names of the columns in CSV files without a header.

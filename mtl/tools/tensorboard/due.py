@@ -20,7 +20,7 @@ def check(where: str, when: Any) -> None:
     """Fail unless `when` is False, True, a number of steps or a list of global steps.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       when: the value of the setting.
 
     Raises:

@@ -87,7 +87,7 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most informative metric of each task, and metrics that select best checkpoints."""
+        """The most informative metric of each task, and the metrics that rate best checkpoints."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property

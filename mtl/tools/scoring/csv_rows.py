@@ -89,7 +89,7 @@ class Csv:
 
     @functools.cached_property
     def _decoder_of(self) -> Callable[[Sequence[str]], Any]:
-        """Return a function from names of columns to a TensorFlow function that decodes B lines."""
+        """Return a function from names of columns to a TensorFlow function that decodes lines."""
 
         def make_decoder(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source_of(""), columns=names, rename={})
@@ -102,7 +102,7 @@ class Csv:
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """The features, and the columns of `keep`. Columns that are not features are texts."""
+        """The features and the columns in `keep`, which are texts unless they are features."""
         extra = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,

@@ -88,7 +88,7 @@ class Tables:
         return self._arrow_source.rename if self._arrow_source else {}
 
     def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
-        """Return {feature: field}; weights without a column come from the column of their list."""
+        """Return {feature: field}; weights without a column are in the column of their list."""
         if not self.spec.weighted:
             return self.spec.feature_fields
         names = [*source.name_columns(schema.names, self._rename), *self._rename]

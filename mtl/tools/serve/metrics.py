@@ -74,7 +74,7 @@ class Metrics:
     def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
         """Count a request, and measure its time until the end of the context.
 
-        Set the code of the outcome within the context.
+        The caller sets `code` of the yielded outcome before the context ends.
 
         Args:
           protocol: "rest", "open_inference" or "grpc".

@@ -66,7 +66,7 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     Args:
       where: the name of the array in error messages.
       array: the array.
-      tensor: the input that the array is meant for.
+      tensor: the type and the shape of the input that the array is meant for.
 
     Raises:
       UserError: the array has another type or shape than the tensor.
@@ -98,7 +98,7 @@ def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
     Args:
       where: the name of the value in error messages.
       value: a value, or nested lists of values.
-      tensor: the input that the array is meant for.
+      tensor: the type and the shape of the input that the array is meant for.
 
     Raises:
       UserError: lists at the same depth differ in length, or a value does not fit the type.
@@ -143,7 +143,8 @@ def make_array(
       where: the name of the value in error messages.
       flat: N values, as `flatten` returns them.
       dtype: the type that the signature requires.
-      shape: the shape of the nested lists; with it, errors name the place of a wrong value.
+      shape: the shape of the nested lists that had the values, for error messages that name the
+        place of a wrong value.
 
     Returns:
       The values, [N].

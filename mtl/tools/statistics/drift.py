@@ -35,7 +35,7 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A distance between two data sets in a field, with its noise.
+    """The distance between two data sets in one field, and the noise of this distance.
 
     Attributes:
       what: the name of the distance, such as "KS" or "gaps".
@@ -51,7 +51,7 @@ class Shift:
         """Return True if the distance is above a threshold and above the noise; False for NaN.
 
         Args:
-          threshold: a distance in [0, 1].
+          threshold: the distance in [0, 1] above which a field drifts.
         """
         return self.distance > max(threshold, self.noise)
 
@@ -93,7 +93,7 @@ class Difference:
 
     @property
     def largest(self) -> float:
-        """The largest distance; infinite if the type has changed, -1 without any distance."""
+        """The largest distance; infinite if the type has changed, -1 if none can be measured."""
         distances = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
         return math.inf if self.changed else max(distances, default=-1.0)
 
@@ -101,7 +101,7 @@ class Difference:
         """Return texts about the drift of the field.
 
         Args:
-          threshold: a distance in [0, 1].
+          threshold: the distance in [0, 1] above which a field drifts.
 
         Returns:
           The change of the type, if the type has changed, and a text for each distance above the
@@ -233,7 +233,7 @@ def _compare_numbers(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _count_independent(column: facts.Column) -> int:
-    """Return the number of independent values; the values of a list count once."""
+    """Return the number of independent values; the values of the same list count as one."""
     return max(min(column.count, column.present), 1)
 
 
@@ -252,7 +252,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
 
 
 def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
-    """Return the counts of the texts of all tables in each table, with 0 for absent texts."""
+    """Return for each table its counts of the texts of all tables; 0 for texts that it lacks."""
     encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
     places = encoded.indices.to_numpy()
     size, start, aligned = len(encoded.dictionary), 0, []
@@ -314,10 +314,11 @@ def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -
 def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the expected share of unknown values in new rows, and the error of this estimate.
 
-    A model that was fitted to the old data may not know values that occur less than k times in the
-    old data. By Good's estimate, the share of the new rows with values that occur r - 1 times in
-    the old rows is the share of the old rows with values that occur r times. So the share of
-    unknown values in new rows is the share of the old rows with values that occur up to k times.
+    A model that was fitted to the old data may not know the values that occur fewer than k times in
+    the old rows. Good's estimate says: the values that occur r - 1 times in the old rows have about
+    the same share in the new rows as the values that occur r times have in the old rows. The
+    expected share of unknown values in the new rows is therefore the share that the values with at
+    most k occurrences have in the old rows.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)
@@ -341,9 +342,10 @@ def _read_counts(column: facts.Column) -> np.ndarray:
 
 
 def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:
-    """Return a bound that differences of shares between two samples exceed by at most this chance.
+    """Return a bound that the differences of shares between two samples rarely exceed.
 
-    Bernstein's inequality bounds the chance for each of the K shares, and the K bounds are added.
+    The chance that any difference exceeds the bound is at most `chance`: Bernstein's inequality
+    limits this chance for a single share, and the limits for all shares are added.
     """
     # Compute the bound of equal shares only once, because rare values often have equal shares.
     kinds, numbers = np.unique(shares, return_counts=True)

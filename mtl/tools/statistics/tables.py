@@ -37,7 +37,7 @@ class Block(NamedTuple):
     Attributes:
       path: the path of the file.
       rows: the number of rows.
-      columns: {name: values, [rows]}. JSON objects may lack a column.
+      columns: {name: values, [rows]}. A block of JSON lines may lack a column.
     """
 
     path: str
@@ -100,7 +100,8 @@ def open_table(
       patterns: paths or globs of files.
       delimiter: the character between values in CSV; None to detect the delimiter.
       columns: the names of the columns in CSV files without a header.
-      comment: the beginning of lines in CSV that are dropped; "" to keep all lines.
+      comment: a text such as "#"; lines of CSV that begin with this text are dropped; "" to keep
+        all lines.
 
     Raises:
       UserError: no file matches, the formats differ, or the first file is malformed.

@@ -118,8 +118,8 @@ class TensorBoard(settings_lib.Items):
 
     The setting of an item of training steps or evaluations is False (off), True (at every multiple
     of `Run.summary_steps`, or at every evaluation), a number n (at every n-th step) or a list of
-    global steps. Other steps and evaluations do not compute the item. The steps of an item of
-    evaluations must be steps at which the run evaluates.
+    global steps. At other steps and evaluations, the item is not computed. If an item is drawn from
+    evaluations, its steps must be steps at which the run evaluates.
 
     Histograms skip entries that are not finite, because TensorFlow's histograms would end the run.
     """

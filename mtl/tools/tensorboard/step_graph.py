@@ -5,8 +5,9 @@ step_graph.add_training(graph, {"balancing/weighting": "Equal"}, ["income"])
 
 The graph of a training step has thousands of ops, with gradients and an optimizer inside a loop, so
 it is hard to read. The drawn graph only holds the ops from the batch to the losses. A variable is a
-node with the name of the variable. Reads, identities, constants and checks are left out. Ops
-without a scope get the scope `batch`, or `loss/<task>` after the heads.
+node with the name of the variable. Constants, checks, identities and reads of variables are left
+out. Ops without a scope get the scope `batch`, or the scope `loss/<task>` if they come after the
+heads.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def add_training(
 
     Args:
       graph: the graph from `draw`.
-      kinds: {name of a node: class of the part}, in the order of the data flow.
-      tasks: the names of the losses that the first part reads.
+      kinds: {name of a node: class of the part that the node stands for}, in the order of the data
+        flow.
+      tasks: the names of the losses that the first part in `kinds` reads.
     """
     full_graph = tf1.GraphDef()
     # Copy the graph, because the graph is drawn once, but `writing` may make several events.

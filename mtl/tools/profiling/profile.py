@@ -106,7 +106,7 @@ def read(
 
     Args:
       folder: the output folder of TensorFlow's profiler.
-      attribution: finds the phase of an op.
+      attribution: the object that finds the phases of ops.
       first: the global step at which the profile begins.
       steps: the number of steps whose time is measured.
       calls: the number of session calls that ran the measured steps; later calls in the profiler's

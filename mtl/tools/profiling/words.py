@@ -91,7 +91,7 @@ class Attribution:
 
 
 def _place_op(operation: tf.Operation | None, name: str) -> Place:
-    """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
+    """Return the `Place` of an op; `operation` is None if TensorFlow has rewritten the op."""
     # Use the link to the forward op, because names in the body of a loop do not show this op.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:

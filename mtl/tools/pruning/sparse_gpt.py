@@ -10,8 +10,8 @@ the Gramian (the matrix of the inner products) of the inputs x_j, x_(j+1), ... T
 [H^-1]_jj` is the saliency of Optimal Brain Surgeon (Hassibi and Stork, 1992). The algorithm visits
 the inputs of a layer in the same order for all units, so all units share the inverses of the
 Gramians. Unlike in the paper, a layer loses exactly the requested share of its weights. If an input
-is 0 in all rows, its weights are cut first. Weights of such an input that are not cut keep their
-values, because the input may differ from 0 in other rows.
+is 0 in all rows, its weights are cut first. If weights of an input that is 0 in all rows remain,
+they keep their values, because the input may differ from 0 in other rows.
 """
 
 import numpy as np

@@ -44,9 +44,9 @@ class Slice(NamedTuple):
 
     Attributes:
       field: the name of the feature.
-      value: the value that the rows have in common.
-      rows: the number of labelled rows with the value.
-      error: the mean error of the rows with the value.
+      value: the value that the rows of the slice have in common, as text.
+      rows: the number of labelled rows in the slice.
+      error: the mean error of the rows in the slice.
       others: the mean error of all other rows.
       deviations: `error` minus `others`, divided by the standard error of this difference.
     """

@@ -64,16 +64,16 @@ class Comparison(NamedTuple):
     Attributes:
       runs: {name: run}.
       differing: {setting: {run: value}}.
-      metrics: {metric: {run: value at the best checkpoint}}. The inner mapping leaves out runs
-        without the metric.
+      metrics: {metric: {run: value at the best checkpoint}}. Runs without the metric are left out
+        of {run: value}.
       directions: {metric: True if higher is better, False if lower is better}. Metrics are left out
         if neither higher nor lower values are better.
       figures: {name: {run: number}} for numbers such as the training speed and the size of the
         checkpoint.
       groups: for each main metric, each group of runs that differ only in their seed.
       pairs: for each main metric, the pairs of groups that have at least two seeds in common.
-      repeats: {run: earlier run with the same settings and seed}. The groups contain only the
-        earlier of two such runs.
+      repeats: {run: earlier run with the same settings and seed}. Of two runs with the same
+        settings and seed, the groups contain only the earlier run.
     """
 
     runs: Mapping[str, record.Run]
@@ -87,7 +87,7 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most informative metric of each task, and the metrics that rate best checkpoints."""
+        """The most informative metric of each task, and `Best.metric` of each run."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property

@@ -23,8 +23,8 @@ def describe(result: comparison.Comparison, width: int) -> str:
 
     Args:
       result: the comparison.
-      width: the largest number of characters in a line. A table that would be wider becomes a block
-        of lines for each row.
+      width: the largest number of characters in a line of a table; a wider table becomes a block of
+        lines for each row.
     """
     runs = list(result.runs)
     tables = [
@@ -57,8 +57,8 @@ def rank(result: comparison.Comparison, metric: str, width: int) -> str:
     Args:
       result: the comparison.
       metric: the name of the metric.
-      width: the largest number of characters in a line. A table that would be wider becomes a block
-        of lines for each row.
+      width: the largest number of characters in a line of a table; a wider table becomes a block of
+        lines for each row.
 
     Raises:
       UserError: no run has the metric, or neither higher nor lower values are better.

@@ -45,7 +45,7 @@ class Measured:
         """Return the affinities between some tasks of a run.
 
         Args:
-          pairs: the measurements of a run.
+          pairs: the affinities that a run has measured for pairs of tasks.
           tasks: the names of at least two tasks, in the order in which `Measured` lists them.
 
         Raises:
@@ -97,7 +97,7 @@ class Proposal(NamedTuple):
     """A way to divide all tasks among models.
 
     Attributes:
-      groups: a group for each model. Each task is served by exactly one group.
+      groups: the `Group` of tasks for each model. Each task is served by exactly one group.
       score: the sum of the affinities onto all tasks; a higher score is better, see `propose`.
     """
 
@@ -165,8 +165,8 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
 def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the score of each set of served tasks, [2^T], and the best set of tasks to train.
 
-    If `may_overlap` is False, a model trains exactly the tasks that it serves. Otherwise, a model
-    may train more tasks than it serves.
+    If `may_overlap` is False, a model trains exactly the tasks that it serves. If it is True, a
+    model may train more tasks than it serves.
     """
     sets = np.arange(len(onto))
     scores, trained = onto.sum(axis=1), sets.copy()

@@ -293,6 +293,6 @@ def _list_inputs(model: Frozen, name: str) -> list[str]:
 
 
 def describe_error(error: Any) -> str:
-    """Return the first line of an error message that is not empty."""
+    """Return the first line with text in an error message."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next(filter(None, lines), type(error).__name__)

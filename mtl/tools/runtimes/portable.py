@@ -52,7 +52,7 @@ class _Built(NamedTuple):
       graph: the graph.
       inputs: {input: placeholder}.
       outputs: {output: tensor}.
-      saver: restores the variables of the graph.
+      saver: the saver that restores the variables of the graph.
     """
 
     graph: tf.Graph

@@ -45,7 +45,7 @@ def read_columns(
 
     Args:
       files: the source that says which fields hold paths; None leaves all columns unchanged.
-      chunk: the rows, which error messages name.
+      chunk: the chunk that has the rows; error messages name its file and the number of the row.
       columns: {field: B values}.
       unit: what error messages call a row: "line", or "row" for the row of a table.
 

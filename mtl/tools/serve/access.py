@@ -97,8 +97,8 @@ class Tls(NamedTuple):
 def check_files(config: settings.Settings) -> None:
     """Fail if the file of the token, the certificate or the key cannot be used.
 
-    A command calls this function before it loads a model, so that it need not wait some seconds for
-    the model before it reports a wrong file.
+    A command calls this function first, so that it reports a wrong file before it loads a model,
+    which takes seconds.
 
     Raises:
       UserError: a file cannot be used; the message never shows the token.

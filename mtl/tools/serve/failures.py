@@ -51,9 +51,9 @@ def explain_failure(error: BaseException) -> RequestError | None:
       error: the exception.
 
     Returns:
-      For a RequestError, the same error. For a UserError or for values that TensorFlow refuses, a
-      RequestError of the kind INVALID; for a TimeoutError, a RequestError of the kind LATE. For all
-      other exceptions, which are faults of the server, None.
+      The same error for a RequestError; a RequestError of the kind INVALID for a UserError or for
+      values that TensorFlow refuses; a RequestError of the kind LATE for a TimeoutError; and None
+      for all other exceptions, which are faults of the server.
     """
     if isinstance(error, RequestError):
         return error

@@ -107,7 +107,7 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
 
     A normal gRPC handler only starts when the message is complete, so it could not limit the time
     for the message. A handler for streams of messages starts at the beginning of the call, so it
-    can limit this time. Clients notice no difference.
+    can limit the time until the message is complete. Clients notice no difference.
     """
 
     def __init__(self, secs: float):
@@ -182,7 +182,7 @@ class _Answering:
 
 
 class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Implements PredictionService. Calls of its other methods fail with UNIMPLEMENTED."""
+    """Implements PredictionService; calls of other methods fail with the status UNIMPLEMENTED."""
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the outputs of a signature."""
@@ -255,7 +255,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
-    """Implements ModelService. Calls of its other methods fail with UNIMPLEMENTED."""
+    """Implements ModelService; calls of other methods fail with the status UNIMPLEMENTED."""
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the state of one version or of all versions."""

@@ -123,7 +123,7 @@ class Model:
 
         Args:
           name: the name; "" for `serving_default`.
-          method: "predict", which can call any signature, "classify" or "regress".
+          method: "predict", "classify" or "regress"; "predict" can call any signature.
 
         Raises:
           UserError: no signature with this name can be called by the method.

@@ -84,7 +84,7 @@ def _has_rows(array: np.ndarray, rows: int) -> bool:
 
 
 def _count_rows(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> int:
-    """Return the number of rows of all inputs, except empty inputs with a default; else fail."""
+    """Return the number of rows; fail if inputs differ in it, except empty ones with a default."""
     counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
     rows = max(counts.values(), default=0)
     if signature.is_by_row:

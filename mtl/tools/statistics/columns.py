@@ -233,9 +233,9 @@ def _is_utf8(values: pa.Array) -> bool:
 class Guessed(Base):
     """Guesses whether texts, as in CSV, are numbers, truth values, times or just texts.
 
-    The rules are the same as in `mtl.tools.drafting`. The first block of rows whose values show a
-    kind decides the kind of the column. If a later block contradicts this kind, `broken` becomes
-    "text", which asks for another pass that reads the column as texts.
+    The rules are the same as in `mtl.tools.drafting`. The first block of rows that shows the kind
+    of the values decides the kind of the column. If a later block contradicts this kind, `broken`
+    becomes "text", which asks for another pass that reads the column as texts.
 
     Args:
       limits: the limits of memory.

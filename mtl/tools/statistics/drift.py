@@ -69,7 +69,7 @@ class Difference:
       before: statistics of the field in the old data.
       after: statistics of the field in the new data.
       values: the distance between the distributions of values, without missing values.
-      gaps: the difference between the shares of rows without a value.
+      gaps: the difference between the shares of rows without a value in the two data sets.
       unseen: the share of new values that the old data lack, beyond the expected share; NaN if the
         old data have too many distinct values to count them all.
       unknown: the share of new values that a model does not know, beyond the expected share; NaN
@@ -188,7 +188,7 @@ def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _find_change(before: facts.Column, after: facts.Column) -> str:
-    """Return the change of the type, or "".
+    """Return how the type of a column has changed, as text; "" if it has not changed.
 
     All numbers count as the same type, and an empty column fits all types.
     """

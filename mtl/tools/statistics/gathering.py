@@ -49,8 +49,8 @@ def describe(
       table: the table to read.
       marks: texts that mean a missing value, besides empty cells in CSV.
       left_out: names of columns that are not read.
-      like: the statistics of another data set. Columns that are texts or lists there are also read
-        as texts or lists here, even if their cells look like numbers.
+      like: the statistics of another data set. Columns of texts or lists in that data set are also
+        read as texts or lists here, even if their cells look like numbers.
 
     Raises:
       UserError: a file is malformed, or lacks a column of `left_out`.
@@ -97,7 +97,7 @@ class _Gathered:
             self._open = [name for name in table.columns if name not in left_out]
 
     def read(self, pool: concurrent.futures.Executor) -> bool:
-        """Read all columns that need a pass; return True if some need another pass."""
+        """Read all columns that need a pass over the data; return True if some need one more."""
         current = {name: self._start_column(name) for name in self._open or ()}
         if self._facts and self._table.format == tables.JSON:
             current = {}  # In JSON, the first block shows which columns are lists.

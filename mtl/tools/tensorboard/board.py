@@ -17,7 +17,7 @@ class Board:
     """The TensorBoard items of a training.
 
     Args:
-      settings: the settings, which switch items on.
+      settings: the settings of `TensorBoard`, which switch its items on.
       summary_steps: the number of steps between two summaries of the run.
 
     Attributes:

@@ -46,7 +46,7 @@ def require_pillow(where: str) -> None:
     """Fail unless a recent version of Pillow is installed.
 
     Args:
-      where: the name of the setting that needs Pillow in error messages.
+      where: the name of the setting that needs Pillow; error messages contain this name.
 
     Raises:
       UserError: Pillow is missing or older than 10.1.

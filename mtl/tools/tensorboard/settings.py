@@ -44,19 +44,20 @@ class Items:
     """The settings of `TensorBoard`, which switch its items on.
 
     Attributes:
-      graph: the graph of the forward pass and the losses, grouped by scopes. Constants, checks and
-        reads of variables are left out. The weighting, the surgery and the update are drawn as a
-        single node each.
+      graph: the graph of the forward pass and the losses, grouped by scopes. The graph leaves out
+        constants, checks and reads of variables. The weighting, the surgery and the update are
+        drawn as a single node each.
       configuration: the run's config.gin, as text.
       custom_scalars: a layout that groups charts by task.
-      hparams: settings with numbers, texts or bools, and the main metric of each task.
+      hparams: the settings that are numbers, texts or bools, and the main metric of each task, for
+        TensorBoard's HParams.
       embeddings: the names of the rows of embedding tables, for TensorBoard's projector, which
         reads the tables from the checkpoint.
       weights: a histogram of each variable before the step.
       gradients_before_surgery: histograms of the gradients of the sum of the weighted losses. With
-        a surgery, this item needs another backward pass.
-      task_gradients: histograms of the gradients of each task's weighted loss. This item needs a
-        backward pass for each task.
+        a surgery, the item `gradients_before_surgery` needs another backward pass.
+      task_gradients: histograms of the gradients of each task's weighted loss. The item
+        `task_gradients` needs a backward pass for each task.
       gradients: histograms of the gradients that result from the surgery, or from the plain sum of
         the losses if there is no surgery.
       clipped_gradients: histograms of the gradients that the optimizer gets, after regularisation,

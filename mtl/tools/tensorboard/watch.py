@@ -2,8 +2,8 @@
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-The branch reads gradients that surgery and update compute in every step. Other gradients, such as
-the gradients of single tasks, are computed in the branch.
+The branch uses gradients that the surgery and the update compute in every step. Other gradients,
+such as the gradients of single tasks, are computed in the branch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Watching:
     """Makes a `Watch` for each training step whose graph is built.
 
     Attributes:
-      board: lists the items to show.
+      board: the `Board` that lists the items to show.
     """
 
     board: board_lib.Board
@@ -46,7 +46,7 @@ class Watch(types.StepExtension):
     """Computes the TensorBoard items that are due at a training step.
 
     Args:
-      board: lists the items to show.
+      board: the `Board` that lists the items to show.
       adds_losses: True if the step only computes gradients of the sum of the losses.
     """
 

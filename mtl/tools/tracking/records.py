@@ -76,11 +76,11 @@ class Record:
         return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
-        """Describe the folder and the destination of the stored id if they are of another run.
+        """Describe the folder and the destination of the stored id if it belongs to another run.
 
         Returns:
-          A text with those of the stored folder and the stored destination that differ from this
-          run; "" if neither differs.
+          A text with the folder or the destination that is stored with the id, or with both, if
+          they differ from those of this run; "" if neither differs.
         """
         content = self._read("run")
         stored = {

@@ -93,7 +93,7 @@ class Report(types.RunObserver):
         self._end_run(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
-        """Make trackers forget an earlier run in the folder if a new run begins; in the chief."""
+        """Make trackers forget an earlier run in the folder if a new run begins."""
         self._reporters.prepare(is_new)
 
     def begin(self) -> None:

@@ -92,7 +92,7 @@ def find_small(
 def divide_starting(
     wall: Mapping[words.Place, float], small: Mapping[words.Place, float], busy: float
 ) -> dict[words.Place, float]:
-    """Divide the wall time in which threads start ops among small ops and the phase "session".
+    """Divide the time of the phase `words.STARTING` between small ops and the phase "session".
 
     Args:
       wall: {place: seconds}.

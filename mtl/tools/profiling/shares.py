@@ -46,7 +46,7 @@ def divide(
 
     Args:
       window: the start and the end of the time to divide, in picoseconds, like all times here.
-      calls: the spans of session calls.
+      calls: the time spans of session calls.
       busy: the spans in which a thread started or ran ops.
       waits: the spans in which a step waited for its batch.
       ops: the spans in which a thread or a GPU ran an op.
@@ -108,7 +108,7 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
     op.
 
     Args:
-      ops: the spans of one thread, in any order.
+      ops: the time spans in which one thread ran ops, in any order.
 
     Returns:
       The spans in which each op itself ran, without the spans of the ops that it calls.

@@ -255,7 +255,7 @@ def read_masks(
 
 
 def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
-    """Return the masks in a checkpoint.
+    """Return the pruning masks that a checkpoint contains.
 
     Args:
       checkpoint: the path of the checkpoint.

@@ -74,8 +74,8 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
       model_dir: the folder of the finished run.
       output_dir: the folder that gets a subfolder for each round.
       rounds: the number of rounds.
-      step: each round starts from the weights of this step; 0 means the initial weights. The first
-        steps of the run are repeated to get these weights.
+      step: each round starts from the weights of this step; 0 means the initial weights. To get the
+        weights, the first steps of the run are repeated.
       controls: the control networks of `CONTROLS` that every round trains besides its ticket.
       rows: the number of training rows from which pruning criteria compute their scores.
       on_start: a function that gets the folder of each new run before the run trains.

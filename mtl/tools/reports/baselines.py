@@ -68,7 +68,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_undefined(self) -> bool:
-        """True if the metric is undefined: without labels, with one class only, or after a NaN."""
+        """True if the metric is undefined: without labels, with one class only, or with NaN."""
         return math.isnan(self.value)
 
     @property
@@ -100,8 +100,8 @@ def judge(
         unknown.
 
     Returns:
-      The comparison, whose baseline is None if no metric has a baseline; None if it is not known
-      for any metric whether higher or lower is better.
+      The comparison, whose baseline is None if no metric has a baseline. None instead of a
+      comparison if it is unknown for all metrics whether higher or lower values are better.
     """
     prefix = f"{head.name}/"
     values = {

@@ -149,7 +149,7 @@ class Section(NamedTuple):
     Attributes:
       key: the id of the section in HTML, which no other section of the page has.
       title: the title of the section, which the menu of the page also shows.
-      blocks: the content, from top to bottom.
+      blocks: the content of the section, from top to bottom.
     """
 
     key: str
@@ -165,7 +165,7 @@ class Page(NamedTuple):
       state: the state of the run in a word or two, such as "finished".
       mood: the colour of the state: "good", "warning" or "".
       lead: lines of text under the title.
-      sections: the sections in their order.
+      sections: the sections of the page, from top to bottom.
       left_out: a line for each section that the page lacks, with the reason.
     """
 

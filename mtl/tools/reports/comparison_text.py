@@ -222,7 +222,7 @@ def iterate_names(folders: Sequence[str]) -> Iterator[str]:
     """Return an iterator over short names for the folders of runs.
 
     Args:
-      folders: the paths of the folders.
+      folders: the paths of the runs' folders.
 
     Yields:
       The last part of the path of each folder, or the whole path if another folder has the same

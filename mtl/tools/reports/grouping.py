@@ -116,7 +116,7 @@ def propose(
 
     Args:
       measured: the affinities.
-      models: the largest number of models.
+      models: the largest number of models among which the tasks are divided.
       may_overlap: True to let a model train tasks that another model serves.
       count: the largest number of proposals to return.
 
@@ -165,8 +165,8 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
 def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the score of each set of served tasks, [2^T], and the best set of tasks to train.
 
-    If `may_overlap` is False, a model trains exactly the tasks that it serves. If it is True, a
-    model may train more tasks than it serves.
+    If `may_overlap` is False, a model trains exactly the tasks that it serves. If `may_overlap` is
+    True, a model may train more tasks than it serves.
     """
     sets = np.arange(len(onto))
     scores, trained = onto.sum(axis=1), sets.copy()

@@ -268,8 +268,8 @@ def describe_lacking(model: Frozen, operations: Iterable[str]) -> str:
     """Return a list, as text, of operations that a runtime lacks and the columns that need them.
 
     Args:
-      model: the graph that uses the operations.
-      operations: TensorFlow's names of the operations.
+      model: the frozen graph in which to look for the operations.
+      operations: TensorFlow's names of the operations that the runtime lacks.
     """
     missing, of_column = set(operations), dict[str, set[str]]()
     for node in model.graph_def.node:

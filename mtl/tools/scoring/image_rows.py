@@ -76,7 +76,7 @@ def find_problem(
     """Return an error for the first row whose image cannot be read; "" if no row is wrong.
 
     Args:
-      files: the source that says which fields hold paths; None without such fields.
+      files: the source that says which fields hold paths; None if no field holds paths.
       chunk: the rows.
       parse: a function that returns {field: value} for a row, or an error message.
     """

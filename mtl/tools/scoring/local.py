@@ -78,7 +78,7 @@ class _InSession:
         """Prepare the session call that computes the outputs.
 
         Args:
-          identity: the name of the model.
+          identity: a text that names the model, in the note beside its predictions.
           files: the paths of the model's files. The checksums of the files that exist form the
             digest of the model.
           session: the session with the weights.

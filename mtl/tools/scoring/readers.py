@@ -179,8 +179,8 @@ class Reader:
         """Return the reason why a model refused a chunk, with the first wrong row if possible.
 
         Args:
-          chunk: a chunk of at least one row.
-          error: the error of the model.
+          chunk: the chunk that the model refused, which has at least one row.
+          error: the error with which the model refused the chunk.
         """
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")

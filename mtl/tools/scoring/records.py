@@ -92,8 +92,8 @@ class Records:
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
         """Return {field: B values} for the fields in `keep`.
 
-        If every field has one value in every record, TensorFlow reads all records at once.
-        Otherwise, Python reads the records one by one.
+        If every field has one value in every record, TensorFlow reads all records at once. If a
+        field has several values or none in some record, Python reads the records one by one.
         """
         located = zip(chunk.numbers, chunk.rows, strict=True)
         first = self._read_features(chunk.path, *next(located))

@@ -169,7 +169,8 @@ class Batcher:
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
         """Remove a request from its queue if its client hung up or its time is over.
 
-        If they were not removed, abandoned requests would pile up while a call of the model hangs.
+        Without this removal, abandoned requests would pile up in the queue while a call of the
+        model hangs.
         """
         queue = self._queues.get(key)
         if queue is not None and item in queue.items:

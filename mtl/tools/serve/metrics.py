@@ -78,8 +78,8 @@ class Metrics:
 
         Args:
           protocol: "rest", "open_inference" or "grpc".
-          method: a name such as "predict". Prometheus stores a time series for each name, so there
-            must be few names.
+          method: the name of the called method, such as "predict". Prometheus stores a time series
+            for each name, so there must be few names.
         """
         outcome, start = Outcome(), time.perf_counter()
         self._open.inc()

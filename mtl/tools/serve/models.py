@@ -119,7 +119,7 @@ class Model:
         return {name: requests for name, requests in requests_of.items() if name in self.signatures}
 
     def find_signature(self, name: str, method: str = PREDICT) -> Signature:
-        """Return a signature that a method can call.
+        """Return the signature with a name; fail if the method cannot call it.
 
         Args:
           name: the name; "" for `serving_default`.
@@ -149,7 +149,7 @@ class Model:
         Args:
           signature: the name of the signature.
           inputs: {input: [B, ...]}. A missing input gets its default value.
-          outputs: the names of the outputs.
+          outputs: the names of the outputs to compute.
 
         Returns:
           {output: array}. The arrays have shape [B, ...] if `Signature.is_by_row` is True.

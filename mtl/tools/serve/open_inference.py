@@ -171,7 +171,7 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
     """Write the body of an answer to a call of `/infer`.
 
     Args:
-      answer: the outputs of the model.
+      answer: the request and the outputs that the model computed for it.
       document: the JSON object of the request, which says which outputs to send as binary tensors.
 
     Returns:

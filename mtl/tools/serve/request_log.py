@@ -65,7 +65,7 @@ class RequestLog:
         """Start the thread that writes the files.
 
         Args:
-          folder: the folder for the files.
+          folder: the folder for the files of the log.
           share: the share of requests that is logged, from 0 to 1.
           without: the names of features, predictions and tasks that are not logged.
           most_bytes: the largest size of all files in bytes.

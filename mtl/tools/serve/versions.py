@@ -27,7 +27,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 5.0, 300.0
 
 
 class _Failure(NamedTuple):
-    """A failure to load a version.
+    """A failure to load a version of the model.
 
     Attributes:
       reason: the error message.

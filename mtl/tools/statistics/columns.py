@@ -75,7 +75,7 @@ class Base:
       missing: the number of rows without a value.
       broken: "text" or "list" if another pass over the data must read the column as texts or lists;
         "" if no other pass is needed.
-      reason: the reason for another pass, as text.
+      reason: a text that says why another pass over the data is needed; "" if none is needed.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Base:
             self._add_values(values)
 
     def _add_values(self, values: pa.Array) -> None:
-        """Add values, which hold no nulls."""
+        """Add values, none of which is null."""
 
     def finish(self, name: str) -> facts.Column:
         """Return the statistics of a column whose values are not read."""
@@ -174,7 +174,7 @@ class Text(Base):
         self._texts.add(values)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add texts that are already counted.
+        """Add texts whose occurrences are already counted.
 
         Args:
           counts: {text: number of rows with the text}.
@@ -233,9 +233,9 @@ def _is_utf8(values: pa.Array) -> bool:
 class Guessed(Base):
     """Guesses whether texts, as in CSV, are numbers, truth values, times or just texts.
 
-    The rules are the same as in `mtl.tools.drafting`. The first block of rows that shows the kind
-    of the values decides the kind of the column. If a later block contradicts this kind, `broken`
-    becomes "text", which asks for another pass that reads the column as texts.
+    The rules for guessing are the same as in `mtl.tools.drafting`. The first block of rows that
+    shows the kind of the values decides the kind of the column. If a later block contradicts this
+    kind, `broken` becomes "text", which asks for another pass that reads the column as texts.
 
     Args:
       limits: the limits of memory.

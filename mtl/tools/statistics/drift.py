@@ -98,7 +98,7 @@ class Difference:
         return math.inf if self.changed else max(distances, default=-1.0)
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return texts about the drift of the field.
+        """Return a text for each way in which the field drifts.
 
         Args:
           threshold: the distance in [0, 1] above which a field drifts.
@@ -190,7 +190,7 @@ def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -
 def _find_change(before: facts.Column, after: facts.Column) -> str:
     """Return how the type of a column has changed, as text; "" if it has not changed.
 
-    All numbers count as the same type, and an empty column fits all types.
+    All types of numbers count as the same type, and an empty column fits all types.
     """
     sides = (before, after)
     kinds = ["number" if side.kind in facts.NUMBERS else side.kind for side in sides]

@@ -78,8 +78,8 @@ class _Gathered:
     Attributes:
       dropped: the names of columns that are left out.
       plans: {column: a sequence of "text" and "list"}, which says how the next pass reads the
-        column. Each pass may append one entry, at most up to ("text", "list", "text"), so the
-        number of passes is finite.
+        column. Each pass over the data may append one entry to the sequence of a column, at most up
+        to ("text", "list", "text"), so the number of passes is finite.
     """
 
     def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
@@ -214,7 +214,7 @@ def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Ba
     """Return an object that collects the statistics of a column with the given Arrow type.
 
     Args:
-      kind: the type of the column.
+      kind: the Arrow type of the column.
       limits: the limits of memory.
 
     Returns:

@@ -75,10 +75,10 @@ class Moments:
 class Numbers:
     """The distribution of finite numbers, and the counts of zeros, infinite numbers and NaN.
 
-    Up to `most` distinct numbers are counted exactly in a table. With more distinct numbers,
-    quantiles come from a sketch, in which a number of level l stands for 2**l numbers. If a level
-    is full, half of its numbers move to the next level (Karnin, Lang and Liberty, Optimal quantile
-    approximation in streams, arXiv:1603.05346).
+    Up to `most` distinct numbers are counted exactly in a table. If there are more distinct numbers
+    than `most`, quantiles come from a sketch, in which a number of level l stands for 2**l numbers.
+    If a level is full, half of its numbers move to the next level (Karnin, Lang and Liberty,
+    Optimal quantile approximation in streams, arXiv:1603.05346).
 
     Args:
       most: the largest number of distinct numbers in the table.
@@ -176,7 +176,7 @@ class Numbers:
         self._values, self._counts = self._values[places], self._counts[places]
 
     def _add_to_sketch(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Add numbers with counts to the sketch.
+        """Add distinct numbers with their counts to the sketch.
 
         A count is a sum of powers of two, and the number is added to the level of each of these
         powers.
@@ -217,7 +217,7 @@ class Numbers:
 
     @property
     def is_exact(self) -> bool:
-        """True if the table holds all distinct numbers."""
+        """True if the table has all distinct numbers, so that their counts are exact."""
         self._flush_waiting()
         return self._levels is None
 

@@ -46,7 +46,7 @@ def show_share(share: float) -> str:
 
 
 def show_number(value: float) -> str:
-    """Return a number in few characters.
+    """Return a number as a short text.
 
     Args:
       value: the number.
@@ -271,7 +271,7 @@ def show_labels(task: facts.Task, most: int = 3) -> str:
     """Return the shares of the most frequent classes, or the mean and deviation, as text.
 
     Args:
-      task: the statistics of the labels.
+      task: the statistics of the task's labels.
       most: the largest number of classes in the text.
 
     Returns:

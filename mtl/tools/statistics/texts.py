@@ -104,7 +104,7 @@ class Texts:
 
     @property
     def is_exact(self) -> bool:
-        """True if the table holds all distinct texts."""
+        """True if the table has all distinct texts, so that their counts are exact."""
         self._merge_waiting()
         return self._distinct is None
 

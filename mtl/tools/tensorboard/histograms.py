@@ -65,7 +65,7 @@ def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) 
     Args:
       prefix: the beginning of the tag, such as "gradients".
       gradient: a dense or sparse gradient, or None for a variable without a gradient.
-      variable: the variable. If it is a stack of variables, each member gets a histogram.
+      variable: the variable; if it is a stack of variables, each member gets a histogram.
 
     Returns:
       Serialized summaries, as string scalars; [] without a gradient.

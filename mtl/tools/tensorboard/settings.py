@@ -63,8 +63,8 @@ class Items:
       clipped_gradients: histograms of the gradients that the optimizer gets, after regularisation,
         clipping and transforms.
       updates: a histogram of the change of each variable in the step, and a scalar: the norm of the
-        change, divided by the norm of the weights before the step. For an embedding table, only the
-        rows that the batch looked up count.
+        change, divided by the norm of the weights before the step. For an embedding table, the item
+        `updates` shows only the rows that the batch looked up.
       activations: a histogram of the outputs of each activation function, for the first micro-batch
         on the first replica.
       dead_units: the share of units of each activation function that are 0 for all rows of the

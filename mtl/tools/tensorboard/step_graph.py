@@ -4,9 +4,9 @@ graph = step_graph.draw({"income": loss}, (features, labels))       # a GraphDef
 step_graph.add_training(graph, {"balancing/weighting": "Equal"}, ["income"])
 
 The graph of a training step has thousands of ops, with gradients and an optimizer inside a loop, so
-it is hard to read. The drawn graph only holds the ops from the batch to the losses. In this graph,
-a variable is a node that has the name of the variable. The graph leaves out constants, checks,
-identities and reads of variables. Ops without a scope get the scope `batch`, or the scope
+it is hard to read. The drawn graph only holds the ops from the batch to the losses. In the drawn
+graph, a variable is a node that has the name of the variable. The graph leaves out constants,
+checks, identities and reads of variables. Ops without a scope get the scope `batch`, or the scope
 `loss/<task>` if they come after the heads.
 """
 

@@ -155,7 +155,7 @@ class Watch(types.StepExtension):
         clipped: Pairs,
         batch: whole_batch.WholeBatch,
     ) -> list[tf.Tensor]:
-        """Draw the items that do not depend on the change of weights, inside of the branch."""
+        """Draw, within the branch, the items that do not depend on the change of the weights."""
         summaries: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:

@@ -103,7 +103,7 @@ class Record:
             self._whole.forget()
 
     def claim(self, stream: str, step: int) -> bool:
-        """Mark a step of a stream as reported.
+        """Mark a step of a stream, such as "train", as reported.
 
         Steps are marked before they are reported, so a process that is killed in between may skip a
         step, but never reports a step twice. Steps of training increase, but evaluations may come

@@ -35,7 +35,7 @@ class _Report(NamedTuple):
     """A report to a tracker.
 
     Attributes:
-      act: a function that sends the report.
+      act: a function that sends the report to the tracked run.
       what: the name of the report in log messages.
       is_metric: True if a full queue may drop the report.
     """
@@ -54,8 +54,8 @@ class Reporter:
     Args:
       tracker: the settings of the tracker.
       model_dir: the folder of the run.
-      is_owner: True if this process begins and ends the run. Other processes wait until the id of
-        the run is stored.
+      is_owner: True if this process begins and ends the run. Other processes wait until the owner
+        has stored the id of the run.
       part: the part of a run that consists of several parts; None for a whole run.
     """
 

@@ -6,8 +6,8 @@ inputs = encode({"age": [39.0, 50.0], "job": ["cook", None], "tags": [["a", "b"]
 #  "tags/categorical_tags": int64 [2, 2], "tags/length": int64 [2]}
 
 An export holds a copy of encoder.py, so a client needs no other file of the project. encoder.h is
-the same program in C++. Both programs read encoder.txt, a file of lines whose parts are separated
-by tabs:
+the same program in C++. encoder.py and encoder.h read encoder.txt, a file of lines whose parts are
+separated by tabs:
 
 feature  <name> <type> <shape: sizes with commas, or "list"> [<default>]
 counts   <feature of counts> <list of lists>

@@ -214,12 +214,12 @@ _LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
     """Return the difference between an AUC and 0.5, in standard errors of the AUC of random scores.
 
-    Let p be the share that a positive row has in the weight of all positive rows, and let q be the
-    same share of a negative row. The variance of the AUC of random scores is (P + Q + P Q) / 12,
-    where P is the sum of p^2 over the positive rows, and Q is the sum of q^2 over the negative
-    rows. If n1 positive and n0 negative rows have equal weights, this variance is (n1 + n0 + 1) /
-    (12 n1 n0), as in Mann and Whitney, "On a test of whether one of two random variables is
-    stochastically larger than the other", 1947.
+    Let p be the weight of a positive row divided by the weight of all positive rows, and let q be
+    the weight of a negative row divided by the weight of all negative rows. The variance of the AUC
+    of random scores is (P + Q + P Q) / 12, where P is the sum of p^2 over the positive rows, and Q
+    is the sum of q^2 over the negative rows. If n1 positive and n0 negative rows have equal
+    weights, this variance is (n1 + n0 + 1) / (12 n1 n0), as in Mann and Whitney, "On a test of
+    whether one of two random variables is stochastically larger than the other", 1947.
     """
     is_positive = target > 0
     sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())

@@ -35,7 +35,7 @@ def write_buckets(graph: graphs.Graph) -> None:
 
 
 def write_bounds(graph: graphs.Graph) -> None:
-    """Replace UpperBound, the position of a value among ascending bounds, by a count of bounds.
+    """Replace UpperBound by a count of the bounds that are at most the value.
 
     Args:
       graph: the graph, which is rewritten in place.

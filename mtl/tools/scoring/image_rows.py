@@ -98,7 +98,7 @@ def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[b
     """Return the tf.Examples of a chunk, with the content of image files instead of their paths.
 
     Args:
-      files: the source that says which fields hold paths.
+      files: the source that says which fields hold paths of image files.
       chunk: B serialized tf.Examples.
 
     Returns:

@@ -70,10 +70,10 @@ class Difference:
       after: statistics of the field in the new data.
       values: the distance between the distributions of values, without missing values.
       gaps: the difference between the shares of rows without a value in the two data sets.
-      unseen: the share of new values that the old data lack, beyond the expected share; NaN if the
-        old data have too many distinct values to count them all.
-      unknown: the share of new values that a model does not know, beyond the expected share; NaN
-        without a model.
+      unseen: the share of the values in the new data that the old data lack, minus the expected
+        share; NaN if the old data have too many distinct values to count them all.
+      unknown: the share of the values in the new data that a model does not know, minus the
+        expected share; NaN without a model.
       changed: the change of the type, such as "int, now text"; "" if the type is the same.
     """
 
@@ -271,7 +271,7 @@ def _compare_unseen(
     is_exact: bool,
     chance: float,
 ) -> Shift:
-    """Return the share of new values that the old data lack, beyond the expected share.
+    """Return the share of new values that the old data lack, minus the expected share.
 
     The probability that the next value is new is about the share of values that have occurred once
     (Good, The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
@@ -299,7 +299,7 @@ def _compare_shares(
 
 
 def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
-    """Return the share of new values that a model does not know, beyond the expected share."""
+    """Return the share of new values that a model does not know, minus the expected share."""
     nothing = Shift(what="unknown", distance=math.nan, noise=math.nan)
     if before.unknown is None or after.unknown is None or not before.count or not before.is_exact:
         return nothing

@@ -185,7 +185,7 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
     """Return True if a cast keeps the meaning of values, such as a cast to wider numbers or text.
 
-    The check is needed because Arrow would also cast "007" to 7 and 2 to True.
+    Without this check, Arrow would also cast "007" to 7 and 2 to True.
     """
     current = values.type
     if current == kind or values.null_count == len(values) or pa.types.is_string(kind):

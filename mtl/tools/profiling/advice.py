@@ -22,8 +22,8 @@ class Settings:
       steps_per_call: `Run.steps_per_call`; 1 if a strategy takes one step per session call.
       may_repeat: True if a session call may take several steps.
       cache: `Pipeline.cache`.
-      combines: True if the surgery is a `Combine` that decides at every step, on the gradients of
-        parameters.
+      combines: True if the gradient surgery is a `Combine` that works at every step, on the
+        gradients of parameters.
       xla: `Precision.xla`.
     """
 
@@ -35,7 +35,7 @@ class Settings:
 
 
 def advise(result: profile.Profile, settings: Settings) -> list[str]:
-    """Return advice about phases that take much time.
+    """Return advice about the phases of a training step that take much time.
 
     Args:
       result: the profile.

@@ -1,4 +1,4 @@
-"""Profiles the session calls for some training steps.
+"""Records a profile of the session calls that run some training steps.
 
 profiling = hook.Profiling((100, 110), "runs/a", settings)
 due_at = profiling.due_at                          # steps at which session calls have to end
@@ -36,8 +36,8 @@ class Profiling:
     Args:
       between: the global steps at which the profile begins and ends.
       model_dir: the folder of the run.
-      settings: the settings of the run, for the advice.
-      traces_ops: True to trace the ops of the last step.
+      settings: the settings of the run that `advice.advise` may suggest to change.
+      traces_ops: True to trace the ops in the last step of the profile.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Profiling:
 
     @property
     def name(self) -> str:
-        """The path of the profile's table, without the ending of the file."""
+        """The path of the profile's table, without the file extension."""
         return os.path.join(self.model_dir, FOLDER, f"step_{self.begin}_{self.end}")
 
 
 class _Hook(tf.compat.v1.train.SessionRunHook):
-    """Starts and stops TensorFlow's profiler around session calls, and marks the calls."""
+    """Starts and stops TensorFlow's profiler, and marks each session call in the profile."""
 
     def __init__(self, profiling: Profiling, result: training_loop.StepResult):
         self._profiling, self._result = profiling, result

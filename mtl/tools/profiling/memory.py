@@ -36,8 +36,8 @@ class Held:
     Attributes:
       allocator: the name of the allocator, such as GPU_0_bfc.
       peak: the largest number of bytes in use at the same time.
-      by_word: {phase: bytes in use at the peak}.
-      largest: {phase: its largest tensor in the whole step}.
+      by_word: {phase of the step: the bytes that its tensors use at the time of the peak}.
+      largest: {phase of the step: the largest tensor that its ops compute}.
     """
 
     allocator: str
@@ -49,11 +49,11 @@ class Held:
 def find_peak(
     metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]
 ) -> Held | None:
-    """Return the memory of the allocator with the highest peak; None without recorded memory.
+    """Return the memory of the allocator with the highest peak; None if no memory was recorded.
 
     Args:
       metadata: the metadata of a traced session call.
-      find: returns the place of an op: its phase, and whether it computes a gradient.
+      find: a function from the name of an op to its phase, forward or backward.
     """
     changes: dict[str, list[tuple[int, int, str]]] = collections.defaultdict(list)
     largest: dict[str, Tensor] = {}

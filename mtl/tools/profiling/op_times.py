@@ -40,7 +40,7 @@ class Timed(NamedTuple):
     Attributes:
       name: the name of the op.
       secs: the time of the op in seconds.
-      place: the phase that the op belongs to.
+      place: the phase of the training step that the op belongs to, forward or backward.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a traced step, with the time of each op alone, without tracing.
+    """Return the ops of a traced step, with the time of each op without the cost of tracing.
 
     Args:
       metadata: the metadata of a traced session call.
-      find: returns the place of an op: its phase, and whether it computes a gradient.
+      find: a function from the name of an op to its phase, forward or backward.
     """
     runs = []
     for device in metadata.step_stats.dev_stats:
@@ -71,12 +71,12 @@ def find_small(
     """Estimate the time of the ops that the profiler skipped.
 
     Args:
-      timed: all ops of a single step.
+      timed: all ops of a single traced step, as `read` returns them.
       num_recorded: {op: the number of its executions that the profiler recorded}, over all steps.
       steps: the number of steps that the profiler recorded.
 
     Returns:
-      {place: seconds}, over all steps.
+      {place: the estimated seconds of ops that the profiler skipped}, over all steps.
     """
     # An op in a loop is executed several times in a step.
     counts = collections.Counter(op.name for op in timed)
@@ -92,15 +92,17 @@ def find_small(
 def divide_starting(
     wall: Mapping[words.Place, float], small: Mapping[words.Place, float], busy: float
 ) -> dict[words.Place, float]:
-    """Divide the wall time in which ops are started among small ops and the session.
+    """Divide the time of the phase `words.STARTING` between small ops and the phase "session".
 
     Args:
       wall: {place: seconds}.
       small: {place: seconds} for ops that the profiler skipped.
-      busy: the seconds in which threads started ops or ran skipped ops, added up over the threads.
+      busy: the seconds in which threads started ops or ran ops that the profiler skipped, added up
+        over the threads.
 
     Returns:
-      {place: seconds} without `words.STARTING`; the seconds add up to the same wall time.
+      {place: seconds} without the phase `words.STARTING`; the seconds add up to the same sum as in
+      `wall`.
     """
     divided = dict(wall)
     starting = divided.pop(words.Place(words.STARTING), 0.0)

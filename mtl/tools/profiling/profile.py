@@ -34,12 +34,13 @@ class Profile:
     Attributes:
       first: the global step at which the profile begins.
       steps: the number of steps whose time was measured.
-      calls: the number of session calls for these steps.
+      calls: the number of session calls that ran the measured steps.
       wall: {place: seconds of wall time}; the seconds add up to the time of all steps. A place is a
         phase of the step, forward or backward.
-      op_time: {place: seconds in ops}; more than the wall time if ops run in parallel.
+      op_time: {place: seconds in ops}; if ops run in parallel, these seconds exceed the wall time.
       num_ops: {place: the number of executed ops}, over all steps.
-      scopes: [(scope of the model, seconds in ops)] of the largest scopes, gradients included.
+      scopes: [(scope of the model, seconds in its ops and their gradients)] for the scopes that
+        take the most time.
       passes: the number of backward passes through the network in a step.
       has_gpu: True if the ops are kernels of a GPU.
       held: the memory of a step; None if the memory was not traced.
@@ -105,12 +106,13 @@ def read(
 
     Args:
       folder: the output folder of TensorFlow's profiler.
-      attribution: finds the phase of an op.
+      attribution: the object that finds the phases of ops.
       first: the global step at which the profile begins.
-      steps: the number of steps to count.
-      calls: the number of session calls for these steps; later calls in the files are ignored.
-      timed: all ops of one traced step, because the profiler skips small ops. If `timed` is empty,
-        the time of small ops counts as time of the session.
+      steps: the number of steps whose time is measured.
+      calls: the number of session calls that ran the measured steps; later calls in the profiler's
+        files are ignored.
+      timed: all ops of one traced step, which include the small ops that the profiler skips. If
+        `timed` is empty, the time of small ops counts as time of the session.
       held: the memory of the traced step; None if it was not traced.
     """
     recorded = _read_planes(folder, attribution)
@@ -169,8 +171,9 @@ def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.In
 def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
     """Return the events of a thread that belong to steps, not to the input pipeline.
 
-    Functions of a dataset have negative ids. If a function began before the profile, only its ops
-    are recorded, without the function. So keep an op only if it lies within an event of a step.
+    The profiler gives the functions of a dataset negative ids. If a function began before the
+    profile, the profiler records the ops of the function, but not the function itself. An op
+    therefore belongs to a step only if it lies within an event of this step.
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
@@ -191,7 +194,7 @@ def _join_intervals(intervals: Iterable[shares.Interval]) -> list[shares.Interva
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
-    """Return whether a time lies within one of the sorted calls."""
+    """Return whether a time lies within one of the spans, which are sorted by time."""
     # Find the last call that starts at or before `time`.
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
@@ -233,7 +236,7 @@ def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
 def _count_places(
     ops: Sequence[shares.Op] | Sequence[op_times.Timed], times: int = 1
 ) -> dict[words.Place, int]:
-    """Return {place: the number of ops}, multiplied by `times`."""
+    """Return {place: the number of its ops, multiplied by `times`}."""
     counts = collections.Counter(op.place for op in ops)
     return {place: times * count for place, count in counts.items()}
 
@@ -241,7 +244,7 @@ def _count_places(
 def _sum_secs(
     ops: Sequence[shares.Op], key: Callable[[shares.Op], Any], start: Mapping[Any, float]
 ) -> dict[Any, float]:
-    """Add the seconds of ops with the same key to the seconds in `start`."""
+    """Return {key: seconds}: the seconds in `start` plus the seconds of all ops with this key."""
     sums = collections.defaultdict(float, start)
     for op in ops:
         sums[key(op)] += (op.end - op.start) / 1e12

@@ -1,4 +1,4 @@
-"""Attaches a profiler of some steps to a run."""
+"""Attaches a profiler to a run, which profiles some of its training steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Profiled(types.RunObserver):
 
 
 def _read_settings(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
-    """Return the settings of a run that advice from its profile could change."""
+    """Return the settings of a run that the advice in its profile may suggest to change."""
     run, surgery = experiment.run, experiment.model.surgery
     # A surgery without the setting `every_steps` cannot decide less often.
     decides_often = getattr(surgery, "every_steps", None) == 1

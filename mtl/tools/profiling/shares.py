@@ -23,8 +23,9 @@ class Op(NamedTuple):
     Attributes:
       start, end: the start and the end, in picoseconds.
       name: the name of the op.
-      place: the phase that the time counts for.
-      is_kernel: True if a GPU ran the op. While a kernel runs, ops of the CPU do not count.
+      place: the phase of the training step, forward or backward, that the op's time counts for.
+      is_kernel: True if a GPU ran the op. While a kernel of a GPU runs, no time counts for ops of
+        the CPU.
     """
 
     start: int
@@ -41,11 +42,11 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Divide the time of a window among the phases of a training step.
+    """Divide a window of time among the phases of a training step.
 
     Args:
       window: the start and the end of the time to divide, in picoseconds, like all times here.
-      calls: the spans of session calls.
+      calls: the time spans of session calls.
       busy: the spans in which a thread started or ran ops.
       waits: the spans in which a step waited for its batch.
       ops: the spans in which a thread or a GPU ran an op.
@@ -86,7 +87,7 @@ def _rank_moments(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place) of each span. A moment counts for the highest rank."""
+    """Yield (start, end, rank, place) of each span; at any moment, the highest rank counts."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,
@@ -107,10 +108,10 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
     op.
 
     Args:
-      ops: the spans of one thread, in any order.
+      ops: the time spans in which one thread ran ops, in any order.
 
     Returns:
-      Spans in which one op ran, and no op within it.
+      The spans in which each op itself ran, without the spans of the ops that it calls.
     """
     spans: list[Op] = []
     stack: list[Op] = []

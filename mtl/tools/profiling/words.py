@@ -91,7 +91,7 @@ class Attribution:
 
 
 def _place_op(operation: tf.Operation | None, name: str) -> Place:
-    """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
+    """Return the `Place` of an op; `operation` is None if TensorFlow has rewritten the op."""
     # Use the link to the forward op, because names in the body of a loop do not show this op.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
@@ -107,7 +107,7 @@ def _place_op(operation: tf.Operation | None, name: str) -> Place:
 
 
 def _follow_gradients(operation: tf.Operation | None) -> str:
-    """Return the phase of the nearest gradient that an op on gradients computes from."""
+    """Return the phase of the nearest gradient among the inputs of an op that sums gradients."""
     for _ in range(_FAR):
         if operation is None or not operation.inputs:
             break
@@ -124,10 +124,10 @@ def _follow_gradients(operation: tf.Operation | None) -> str:
 
 
 def find_scope(name: str) -> str:
-    """Return the scope of an op in the model.
+    """Return the scope of the model that an op belongs to.
 
     Args:
-      name: the name of the op, or of its gradient, which contains the name of the op.
+      name: the name of the op, or the name of the op's gradient, which contains the op's name.
 
     Returns:
       A scope such as "network/trunk"; "" if the op lies outside of the model.
@@ -155,7 +155,7 @@ def _find_scope(name: str) -> str | None:
 
 
 def _find_line(operation: tf.Operation | None) -> str | None:
-    """Return the phase of the innermost line of code in this package that belongs to a phase."""
+    """Return the phase of the innermost line of this package in the traceback of an op."""
     # Ops that TensorFlow itself creates have no traceback.
     for frame in reversed(operation.traceback or () if operation is not None else ()):
         path = os.path.abspath(frame.filename)

@@ -101,8 +101,10 @@ def choose_cut(
       model_dir: the folder of the run.
       checkpoint: the path of the checkpoint; if it has averages of weights, they count as the
         weights.
-      rows: the number of rows for criteria that need inputs or gradients.
-      find_progress: for a part, returns the share of its final sparsity to reach now, in (0, 1].
+      rows: the number of training rows from which criteria compute the inputs or gradients that
+        they need.
+      find_progress: a function from a part to the share of the part's final sparsity to reach now,
+        in (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint belongs to another run.
@@ -141,7 +143,7 @@ def write_run(
       experiment: the experiment of the new run.
       model_dir: the folder of the run that the checkpoint belongs to.
       checkpoint: the path of the checkpoint.
-      cut: the weights of the checkpoint to cut.
+      cut: the weights of the checkpoint to cut, as `choose_cut` returns them.
       output_dir: the folder of the new run; it must not hold a run.
       is_served: True to start from the averages of the weights, if the checkpoint has averages, as
         exports and `choose_cut` do.
@@ -196,7 +198,7 @@ def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.
 def _set_to_zero(
     values: dict[str, np.ndarray], initial: Arrays, name: str, mask: np.ndarray, is_hidden: bool
 ) -> None:
-    """Set cut weights of a variable to 0, and reset their entries in related variables."""
+    """Set cut weights of a variable to 0, and reset their entries in the optimizer's slots."""
     for owner in [n for n in values if pruned.is_owner(n, name)]:
         values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
     # Reset the slots of the optimizer, because momentum would move cut weights away from 0.
@@ -219,7 +221,7 @@ def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arr
 def read_masks(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> dict[str, np.ndarray]:
-    """Return {pruned variable: its mask in a checkpoint}; ones if the checkpoint has no mask.
+    """Return {pruned variable: its mask in a checkpoint}; a mask of ones if there is none.
 
     Args:
       experiment: the experiment, whose `pruning` says which variables have masks.
@@ -253,7 +255,7 @@ def read_masks(
 
 
 def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
-    """Return the masks in a checkpoint.
+    """Return the pruning masks that a checkpoint contains.
 
     Args:
       checkpoint: the path of the checkpoint.
@@ -272,7 +274,7 @@ def _is_cut(name: str, names: Collection[str]) -> bool:
 
 
 class _Network:
-    """The network of a checkpoint with served weights, which computes values over training rows."""
+    """The network of a checkpoint with the weights that an export has; it reads training rows."""
 
     def __init__(
         self,
@@ -336,7 +338,7 @@ class _Network:
                 return
 
     def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return {kernel: gradient}, with weighting and surgery as in training."""
+        """Return {kernel: its gradient}, with the loss weights and gradient surgery of training."""
         gradients = {name: self._gradients.get(name) for name in names}
         for name, gradient in gradients.items():
             rule = "choose kernels that affect a loss"
@@ -367,7 +369,7 @@ class _Network:
 def _select_masks(
     network: _Network, part: pruning.Pruning, before: Arrays, progress: float
 ) -> dict[str, np.ndarray]:
-    """Return {variable: mask} for the variables of a part, by the scores of their weights."""
+    """Return {variable: mask} for the variables of a part; weights with low scores are cut."""
     names, criterion = list(before), part.criterion
     gradients = network.find_gradients(names) if criterion.reads_gradients else {}
     inputs = network.measure_inputs(names) if criterion.reads_inputs else {}

@@ -2,14 +2,16 @@
 
 kept, weights = sparse_gpt.prune_layer(weights, gramian, sparsity=0.5)
 
-E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot",
-2023, arXiv:2301.00774, algorithm 1. Let a unit have weights w and, over some rows, inputs x. If the
-weight w_j is cut and all later weights change in the best way, the squared change of the unit's
-output grows by `w_j^2 / [H^-1]_jj`. H is the Gramian of the inputs j, j + 1, ... This score is the
-saliency of Optimal Brain Surgeon (B. Hassibi, D. Stork, 1992). The algorithm visits the inputs in
-one order, so all units share the inverses. Unlike in the paper, a layer loses exactly the requested
-share of its weights. Weights of inputs that are 0 in all rows are cut first. If some of these
-weights remain, they do not change, because other rows may need them.
+The method is algorithm 1 of Frantar and Alistarh, "SparseGPT: Massive Language Models Can Be
+Accurately Pruned in One-Shot", 2023, arXiv:2301.00774. Let w be the weights of a unit, and x_1,
+x_2, ... its inputs in some rows. If the weight w_j is cut and all later weights of the unit change
+in the best way, the squared change of the unit's output grows by `w_j^2 / [H^-1]_jj`, where H is
+the Gramian (the matrix of the inner products) of the inputs x_j, x_(j+1), ... The score `w_j^2 /
+[H^-1]_jj` is the saliency of Optimal Brain Surgeon (Hassibi and Stork, 1992). The algorithm visits
+the inputs of a layer in the same order for all units, so all units share the inverses of the
+Gramians. Unlike in the paper, a layer loses exactly the requested share of its weights. If an input
+is 0 in all rows, its weights are cut first. If weights of an input that is 0 in all rows remain,
+they keep their values, because the input may differ from 0 in other rows.
 """
 
 import numpy as np
@@ -31,9 +33,12 @@ def prune_layer(
       gramian: the inner products of the inputs over the rows, [D, D].
       sparsity: the share of weights to cut, in [0, 1).
       n_of_m: (n, m) keeps n of every m neighbouring inputs of a unit; `sparsity` is then ignored.
-      kept: False for weights that earlier cuts have removed, [D, U] bool; they are cut first.
-      block: the number of inputs whose weights compete with each other for the cut.
-      damping: a number that is added to the diagonal of the Gramian, as a share of its mean.
+      kept: a bool array [D, U] that is False for the weights that earlier cuts have removed, which
+        stay cut and count towards `sparsity`.
+      block: the number of neighbouring inputs whose weights are ranked together to choose the
+        weights to cut.
+      damping: the share of the mean of the Gramian's diagonal that is added to each entry of the
+        diagonal.
 
     Returns:
       A mask [D, U] bool, False for cut weights, and the new weights [D, U] float64, 0 if cut.
@@ -74,7 +79,7 @@ def prune_layer(
 
 
 def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
-    """Return the upper triangular factor U of the inverse of a Gramian, H^-1 = U'U."""
+    """Return the upper triangular matrix U whose product U'U is the inverse of a damped Gramian."""
     diagonal = np.diag(gramian).copy()
     diagonal[diagonal == 0] = 1.0  # An input that is always 0 must not make H singular.
     np.fill_diagonal(gramian, diagonal + damping * diagonal.mean())
@@ -83,7 +88,7 @@ def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
 
 
 def _keep_largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the `count` largest scores in each row; of equal scores, the first."""
+    """Return a mask of the `count` largest scores in each row; of equal scores, take the first."""
     # `argsort` of `argsort` gives the rank of each score.
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

@@ -3,11 +3,12 @@
 for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tickets", 5, 100):
     print(ticket.name, ticket.sparsity, ticket.metrics)
 
-J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
-2019, arXiv:1803.03635. A ticket is a pruned network whose weights go back to their initial values,
-or to a step soon after: J. Frankle et al., "Linear Mode Connectivity and the Lottery Ticket
-Hypothesis", 2020, arXiv:1912.05671. A ticket is useful only if it beats two controls: as many
-weights in each layer at random places, and the same weights with other initial values.
+The method is by Frankle and Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable
+Neural Networks", 2019, arXiv:1803.03635. A lottery ticket is a pruned network whose remaining
+weights go back to their initial values, or to their values after a few training steps (Frankle et
+al., "Linear Mode Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671). A ticket
+is useful only if it beats two control networks: one keeps as many weights in each layer at random
+places, and the other keeps the same weights as the ticket but starts from other initial values.
 """
 
 import dataclasses
@@ -39,8 +40,8 @@ class Ticket(NamedTuple):
     """A sparse network after its training.
 
     Attributes:
-      name: the name of the folder of the run that has trained the network.
-      model_dir: the path of this folder.
+      name: the name of the folder of the run that trained the network.
+      model_dir: the path of the folder of the run that trained the network.
       sparsity: the share of pruned weights, in [0, 1].
       metrics: the metrics of the last evaluation.
     """
@@ -69,15 +70,15 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
 
     Args:
       source: the experiment of the finished run.
-      experiment: the same experiment, with `pruning` for the sparsity after the last round.
+      experiment: `source` with a `pruning` that sets the sparsity after the last round.
       model_dir: the folder of the finished run.
-      output_dir: the folder in which each round has a folder.
+      output_dir: the folder that gets a subfolder for each round.
       rounds: the number of rounds.
-      step: each round starts from the weights of this step; 0 means the initial weights. The first
-        steps of the run are repeated to get these weights.
-      controls: some of `CONTROLS`, which every round trains besides its ticket.
-      rows: the number of rows for criteria that need inputs or gradients.
-      on_start: called with the folder of each new run before the run trains.
+      step: each round starts from the weights of this step; 0 means the initial weights. To get the
+        weights, the first steps of the run are repeated.
+      controls: the control networks of `CONTROLS` that every round trains besides its ticket.
+      rows: the number of training rows from which pruning criteria compute their scores.
+      on_start: a function that gets the folder of each new run before the run trains.
 
     Raises:
       UserError: a setting does not fit, or `finished_pruning.choose_cut` fails.
@@ -162,7 +163,7 @@ def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int)
 
 
 def _draw_anew(source: experiment_lib.Experiment, output_dir: str) -> _Start:
-    """Return the first checkpoint of a run with another seed, and so other initial weights."""
+    """Return the first checkpoint of a run with another seed and thus other initial weights."""
     run = dataclasses.replace(source.run, seed=(source.run.seed + _OTHER_SEED) % 2**31)
     reseeded = dataclasses.replace(source, run=run)
     return _take_first_steps(reseeded, os.path.join(output_dir, "start_reinitialised"), 0)

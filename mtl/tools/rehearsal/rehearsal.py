@@ -42,12 +42,12 @@ _BATCHES_AT_ONCE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The part of a split that a rehearsal reads, with the losses and metrics of an evaluation.
+    """The rows that a rehearsal reads from a split, and the time to evaluate them.
 
     Attributes:
       rows: the number of rows read.
       batches: the number of batches read.
-      secs: the time in seconds; the first batch is left out if there are several batches.
+      secs: the seconds of reading and evaluating the batches, without the first of several batches.
       is_whole: True if the rehearsal has read all rows of the split.
     """
 
@@ -83,12 +83,14 @@ class Rehearsed:
       batch_size: the number of rows in a batch, over all replicas.
       tree: the layers of the model.
       tasks: the names of the tasks.
-      predictions: {name: (type, shape for one row)}.
+      predictions: {name of a prediction: (type, shape for one row)}.
       num_bytes: the bytes of all variables of a training on one device.
       batches: the time of one batch of the input; None if no step is left to train.
       steps: the time of one step with its input; None if no step is left to train.
-      evaluations: the number of evaluations in the run; 0 if the time decides when to evaluate.
-      checkpoint_secs: the seconds between two checkpoints; None if steps decide when to save.
+      evaluations: the number of evaluations in the run; 0 if the run evaluates every few seconds
+        instead of every few steps.
+      checkpoint_secs: the seconds between two checkpoints; None if the run saves a checkpoint after
+        a number of steps.
     """
 
     first_step: int
@@ -194,7 +196,7 @@ class _Rehearsal(training.Training):
         )
 
     def _read_splits(self, names: Sequence[str]) -> dict[str, Split]:
-        """Read each split for some seconds, with the losses and metrics of all tasks."""
+        """Read each split for some seconds, and compute the losses and metrics of all tasks."""
         model_dir, data = self._model_dir, self._data
         statistics = fitting.load_statistics(model_dir)
         model, mode = self._experiment.model.fitted(statistics), compat.estimator.ModeKeys.EVAL
@@ -227,7 +229,7 @@ class _Rehearsal(training.Training):
                 return splits
 
     def _time_input(self, first: int) -> tuple[inspection.Batch, Pace]:
-        """Return the first batch of training, and the time of later batches, without a step."""
+        """Return the first batch of training, and the time to read batches without training."""
         with tf.Graph().as_default():
             tf1.set_random_seed(self._run.seed)
             source = self._build_input(self._input_state(), first)

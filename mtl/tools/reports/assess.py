@@ -30,7 +30,8 @@ class Bin(NamedTuple):
     Attributes:
       weight: the sum of the weights of the rows.
       score: the mean score.
-      true: the mean label, or the share of rows that `bin_scores` describes.
+      true: the mean label of the rows, the share of rows with class 1, or the share of rows that
+        are predicted correctly; see `bin_scores`.
     """
 
     weight: float
@@ -43,11 +44,11 @@ class Slice(NamedTuple):
 
     Attributes:
       field: the name of the feature.
-      value: the value that the rows have in common.
-      rows: the number of labelled rows with the value.
-      error: the mean error of the rows with the value.
+      value: the value that the rows of the slice have in common, as text.
+      rows: the number of labelled rows in the slice.
+      error: the mean error of the rows in the slice.
       others: the mean error of all other rows.
-      deviations: `error` minus `others`, in standard errors.
+      deviations: `error` minus `others`, divided by the standard error of this difference.
     """
 
     field: str
@@ -100,9 +101,9 @@ def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
 def bin_scores(rows: held_out.Rows) -> list[Bin]:
     """Group rows by score into bins, which show how reliable the scores are.
 
-    The bins of probabilities have equal widths, and the bins of numbers are deciles. Empty bins are
-    left out. `Bin.true` is the share of class 1 for a binary task, the share of correct rows for
-    several classes, and the mean label for numbers.
+    If scores are probabilities, the bins have equal widths; if scores are predicted numbers, the
+    bins are deciles. Empty bins are left out. `Bin.true` is the share of class 1 for a binary task,
+    the share of correct rows for several classes, and the mean label for numbers.
 
     Args:
       rows: labels and predictions of N rows.
@@ -147,8 +148,8 @@ def _find_tenths(rows: held_out.Rows) -> np.ndarray:
 def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     """Return the corners of the ROC curve of a binary task.
 
-    Rows with equal scores share a corner. The area below the curve therefore equals the AUC in the
-    evaluation.
+    Rows with equal scores share a corner of the curve. The area below the ROC curve therefore
+    equals the metric AUC in the evaluation.
 
     Args:
       rows: labels and predictions of N rows.
@@ -176,17 +177,17 @@ def compare_slices(
     """Compare the mean error of each slice of rows with the mean error of all other rows.
 
     A slice holds the rows with one value of a field, or the rows between two quartiles of a field
-    of numbers. If a field has only two slices, the result only has the slice with the higher error,
-    since comparing the slice with the lower error would repeat the result.
+    of numbers. If a field has only two slices, only the slice with the higher error is returned,
+    because each slice is compared with the other.
 
     Args:
-      errors: the error of each row, [N]. Rows whose error is NaN are left out.
-      weights: the weight of each label, [N]. Rows whose weight is 0 are left out.
+      errors: the error of each row, [N]; rows whose error is NaN are left out.
+      weights: the weight of each row's label, [N]; rows whose weight is 0 are left out.
       fields: {field: the value in each row, [N]}.
 
     Returns:
-      The slices, from the largest excess of errors in standard errors to the smallest, and the
-      number of slices.
+      The slices in descending order of `deviations`, so the worst slice comes first, and the number
+      of slices.
     """
     # The error of a row is undefined without a label, or if the prediction is NaN.
     labelled = (weights > 0) & np.isfinite(errors)
@@ -228,7 +229,7 @@ def _compare_slice(
 def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the value of each slice as text, and a mask of its rows, [N].
 
-    Missing numbers, NaN, form a separate slice.
+    Rows with a missing number (NaN) form a separate slice.
     """
     is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if is_missing.any():

@@ -25,10 +25,10 @@ class Verdict(NamedTuple):
       task: the name of the task.
       metric: the name of the task's most informative metric that has a baseline, or of the most
         informative metric if no metric has a baseline.
-      higher: True if higher is better.
+      higher: True if higher values of the metric are better.
       value: the metric of the model; NaN if the metric is undefined.
       baseline: the metric of the trivial model; None if no metric of the task has a baseline.
-      what: describes the prediction of the trivial model.
+      what: a text that describes the predictions of the trivial model.
       deviations: the advantage of the model in standard errors, negative if the model is worse;
         None if the advantage is unknown, for example without rows.
     """
@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
     def is_better(self) -> bool | None:
         """True if the model beats the trivial model; None if the baseline is unknown.
 
-        The result is False if the metric is undefined (`is_undefined`).
+        If the metric of the model is undefined (`is_undefined`), the model counts as not better.
         """
         if self.baseline is None or math.isnan(self.baseline):
             return None
@@ -68,12 +68,12 @@ class Verdict(NamedTuple):
 
     @property
     def is_undefined(self) -> bool:
-        """True if the metric is undefined: without labels, with one class only, or after a NaN."""
+        """True if the metric is undefined: without labels, with one class only, or with NaN."""
         return math.isnan(self.value)
 
     @property
     def is_clear(self) -> bool:
-        """True if the advantage is too large for chance, or if its standard error is unknown."""
+        """True if the model's advantage is too large for chance, or has no known standard error."""
         return self.deviations is None or self.deviations > _CLEAR
 
     @property
@@ -90,18 +90,18 @@ def judge(
 ) -> Verdict | None:
     """Compare a metric of a head with the same metric of a trivial model.
 
-    The comparison uses the most informative metric for which the metric of the trivial model, the
-    baseline, is known.
+    The comparison uses the most informative metric that is known for the trivial model; its value
+    for the trivial model is called the baseline.
 
     Args:
       head: the head of the task.
       metrics: {"<task>/<metric>": value}, the metrics of the whole evaluation.
-      rows: held-out rows of the task; None if there are no rows, which leaves some baselines
+      rows: held-out rows of the task; None if there are no rows, so that some baselines are
         unknown.
 
     Returns:
-      The comparison, whose baseline is None if no metric has a baseline; None if it is not known
-      for any metric whether higher or lower is better.
+      The comparison, whose baseline is None if no metric has a baseline. None instead of a
+      comparison if it is unknown for all metrics whether higher or lower values are better.
     """
     prefix = f"{head.name}/"
     values = {
@@ -137,7 +137,7 @@ def _of_balanced(values: Mapping[str, float], rows: held_out.Rows | None, head: 
 
 
 def _of_rmse(values: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
-    """Return the standard deviation of the labels, if possible from R2 and the RMSE."""
+    """Return the standard deviation of the labels, from the metrics R2 and RMSE if possible."""
     if "r2" in values:
         # R2 = 1 - MSE / variance, so the standard deviation is RMSE / sqrt(1 - R2).
         unexplained = 1 - values["r2"]
@@ -155,7 +155,7 @@ def _from_labels(
     penalise: Callable[[np.ndarray], np.ndarray],
     finish: Callable[[float], float],
 ) -> float | None:
-    """Return the error of a constant prediction; None without labels or with unequal weights."""
+    """Return the error of a constant prediction; None without labels or if label weights differ."""
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)
@@ -169,8 +169,8 @@ def _from_labels(
 def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     """Return the advantage over a trivial model in standard errors; None without a standard error.
 
-    Accuracy, RMSE and MAE are compared row by row. An AUC is compared with the AUC of random
-    scores.
+    Accuracy, RMSE and MAE are compared row by row. The AUC of the model is compared with the AUC of
+    random scores.
     """
     if rows is None:
         return None
@@ -214,10 +214,12 @@ _LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
     """Return the difference between an AUC and 0.5, in standard errors of the AUC of random scores.
 
-    Each row has a share of the weight of its class, called p for positives and q for negatives. The
-    variance of the AUC is (P + Q + P Q) / 12, where P is the sum of p^2, and Q is the sum of q^2.
-    For equal weights, the variance is (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a
-    test of whether one of two random variables is stochastically larger than the other", 1947.
+    Let p be the weight of a positive row divided by the weight of all positive rows, and let q be
+    the weight of a negative row divided by the weight of all negative rows. The variance of the AUC
+    of random scores is (P + Q + P Q) / 12, where P is the sum of p^2 over the positive rows, and Q
+    is the sum of q^2 over the negative rows. If n1 positive and n0 negative rows have equal
+    weights, this variance is (n1 + n0 + 1) / (12 n1 n0), as in Mann and Whitney, "On a test of
+    whether one of two random variables is stochastically larger than the other", 1947.
     """
     is_positive = target > 0
     sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())

@@ -81,7 +81,8 @@ class Matrix(NamedTuple):
     Attributes:
       title: a line of text above the matrix.
       names: the names of C classes.
-      counts: the rows for each [true class, predicted class], [C, C]; sums of weights are allowed.
+      counts: the number of rows, or the sum of their weights, for each [true class, predicted
+        class], [C, C].
     """
 
     title: str
@@ -94,7 +95,8 @@ class Text(NamedTuple):
 
     Attributes:
       text: the text.
-      mood: "warning" for a highlighted paragraph, "note" for a pale one, "" for a normal one.
+      mood: the look of the paragraph: "warning" for highlighted text, "note" for pale text, "" for
+        normal text.
     """
 
     text: str
@@ -121,7 +123,7 @@ class Verdicts(NamedTuple):
     """Cards that compare the model with a trivial model, one card for each task.
 
     Attributes:
-      verdicts: the comparisons, in the order of the cards.
+      verdicts: the comparisons of the model with trivial models, in the order of the cards.
     """
 
     verdicts: Sequence[baselines.Verdict]
@@ -147,7 +149,7 @@ class Section(NamedTuple):
     Attributes:
       key: the id of the section in HTML, which no other section of the page has.
       title: the title of the section, which the menu of the page also shows.
-      blocks: the content, from top to bottom.
+      blocks: the content of the section, from top to bottom.
     """
 
     key: str
@@ -163,8 +165,8 @@ class Page(NamedTuple):
       state: the state of the run in a word or two, such as "finished".
       mood: the colour of the state: "good", "warning" or "".
       lead: lines of text under the title.
-      sections: the sections in their order.
-      left_out: a line for each missing section, with the reason.
+      sections: the sections of the page, from top to bottom.
+      left_out: a line for each section that the page lacks, with the reason.
     """
 
     title: str
@@ -181,7 +183,7 @@ def say_cut(shown: int, total: int, what: str) -> list[Text]:
     Args:
       shown: the number of items on the page.
       total: the number of all items.
-      what: names the items, with a verb, such as "tasks are".
+      what: the name of the items and a verb for the line, such as "tasks are".
     """
     # Without the line, readers would take a part of the items for all items.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

@@ -29,7 +29,7 @@ class Pair(NamedTuple):
       difference: the metric of the second group minus the metric of the first group, averaged over
         seeds.
       error: the standard error of the difference.
-      left_out: seeds for which a group has no run or the metric is undefined.
+      left_out: the seeds for which one of the groups has no run or an undefined metric.
     """
 
     metric: str
@@ -64,14 +64,16 @@ class Comparison(NamedTuple):
     Attributes:
       runs: {name: run}.
       differing: {setting: {run: value}}.
-      metrics: {metric: {run: value at the best checkpoint}}. Runs without the metric are absent.
-      directions: {metric: True if higher is better, False if lower is better}. Metrics without a
-        better direction are absent.
-      figures: {name: {run: number}}, with numbers about speed and size.
-      groups: for each main metric, the groups of runs that differ only in their seed.
-      pairs: for each main metric, the pairs of groups with common seeds.
-      repeats: {run: earlier run with the same settings and seed}. Groups contain only the earlier
-        run.
+      metrics: {metric: {run: value at the best checkpoint}}. Runs without the metric are left out
+        of {run: value}.
+      directions: {metric: True if higher is better, False if lower is better}. Metrics are left out
+        if neither higher nor lower values are better.
+      figures: {name: {run: number}} for numbers such as the training speed and the size of the
+        checkpoint.
+      groups: for each main metric, each group of runs that differ only in their seed.
+      pairs: for each main metric, the pairs of groups that have at least two seeds in common.
+      repeats: {run: earlier run with the same settings and seed}. Of two runs with the same
+        settings and seed, the groups contain only the earlier run.
     """
 
     runs: Mapping[str, record.Run]
@@ -85,15 +87,15 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most informative metric of each task, and metrics that select best checkpoints."""
+        """The most informative metric of each task, and `Best.metric` of each run."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property
     def differing_rows(self) -> list[str]:
         """The fields in which the evaluated rows differ between runs.
 
-        A field is only compared between runs that read the field with the same type and stored
-        checksums of the evaluated rows.
+        A field is only compared between runs that read it with the same type, and that stored
+        checksums of the rows of their evaluations.
         """
         checksums: dict[str, set[str]] = {}
         for run in self.runs.values():
@@ -141,17 +143,17 @@ def describe_rows(result: Comparison) -> str:
 
 
 def describe_runs(group: Group) -> str:
-    """Return the runs of a group as text, with the runs that are left out.
+    """Return a text with the runs of a group, and with the runs whose metric is undefined.
 
     Returns:
-      A text such as "a, b; c undefined", with "none" in place of "a, b" if no run has a value.
+      A text such as "a, b; c undefined", or "none; c undefined" if no run has a value.
     """
     without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
     return (", ".join(group.runs) or "none") + without
 
 
 def describe_left_out(pair: Pair) -> str:
-    """Return the seeds that a pair leaves out as text.
+    """Return a text with the seeds that a pair of groups leaves out.
 
     Returns:
       A text such as "; without seeds 3, 4", which can follow the names of runs; "" if no seed is
@@ -185,8 +187,8 @@ def _list_tasks(tasks: Sequence[str]) -> str:
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
     """Compare runs.
 
-    The first run stands for all runs: its heads determine the main metrics, and whether higher or
-    lower values are better.
+    The heads of the first run determine the main metrics of all runs, and whether higher or lower
+    values of a metric are better.
 
     Args:
       runs: {name: run}, at least one run.
@@ -236,7 +238,7 @@ def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> 
 
 
 def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
-    """Return True if higher is better, according to a head or to `Best`; None if unknown."""
+    """Return True if a head or `Best` says that higher values are better; None if it is unknown."""
     direction = next(iter(runs.values())).experiment.model.find_direction(metric)
     if direction is not None:
         return direction
@@ -253,8 +255,8 @@ def _group_by_seed(
 ) -> tuple[list[dict[int, str]], dict[str, str]]:
     """Return groups of runs that differ only in their seed, and runs that repeat a seed.
 
-    A second run with the same seed is left out, because it does not show how results depend on the
-    seed.
+    If two runs of a group have the same seed, the second run is left out, because it does not show
+    how results depend on the seed.
 
     Returns:
       {seed: first run} for each group of at least two seeds, and {repeated run: first run}.

@@ -18,7 +18,7 @@ def describe(result: comparison.Comparison, order: Sequence[str] = ()) -> blocks
 
     Args:
       result: the comparison.
-      order: the names of runs to show first, in the order of the page; all other runs follow.
+      order: the names of the runs that the page shows first, in this order; all other runs follow.
     """
     names = [*order, *(name for name in result.runs if name not in order)]
     parts = [

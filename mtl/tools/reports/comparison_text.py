@@ -23,7 +23,8 @@ def describe(result: comparison.Comparison, width: int) -> str:
 
     Args:
       result: the comparison.
-      width: the largest number of characters in a line. Only lines with long words are longer.
+      width: the largest number of characters in a line of a table; a wider table becomes a block of
+        lines for each row.
     """
     runs = list(result.runs)
     tables = [
@@ -56,7 +57,8 @@ def rank(result: comparison.Comparison, metric: str, width: int) -> str:
     Args:
       result: the comparison.
       metric: the name of the metric.
-      width: the largest number of characters in a line. Only lines with long words are longer.
+      width: the largest number of characters in a line of a table; a wider table becomes a block of
+        lines for each row.
 
     Raises:
       UserError: no run has the metric, or neither higher nor lower values are better.
@@ -111,7 +113,8 @@ def write_csv(path: str, result: comparison.Comparison) -> None:
     """Write a CSV file with a header, and a row for each run.
 
     The columns are the name, folder, state, last step and best step of the run, its figures, its
-    metrics, and the settings that differ, as `setting: <name>`. A number that a run lacks is empty.
+    metrics, and the settings that differ, as `setting: <name>`. If a run lacks a number, the cell
+    of the number is empty.
 
     Args:
       path: the path of the file.
@@ -219,10 +222,10 @@ def iterate_names(folders: Sequence[str]) -> Iterator[str]:
     """Return an iterator over short names for the folders of runs.
 
     Args:
-      folders: the paths of the folders.
+      folders: the paths of the runs' folders.
 
     Yields:
-      The last part of the path of each folder, or the path as it is if another folder has the same
+      The last part of the path of each folder, or the whole path if another folder has the same
       last part.
     """
     names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]

@@ -1,4 +1,4 @@
-"""Writes the sections of a report with scalars of a run: curves, balancing and gates."""
+"""Writes the sections of a report that show scalars of a run: curves, balancing and gates."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -111,11 +111,11 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
 
 
 def tell_balancing(run: record.Run) -> list | str:
-    """Return a section about the weights and gradients of tasks.
+    """Return a section about the loss weights and the gradients of tasks.
 
     Returns:
-      The blocks of the section. If no scalar of balancing changes, and all tasks have the same
-      weight or no weight is known, a text that says why the section is left out.
+      The blocks of the section. If no scalar about balancing changes during the run, and all tasks
+      have the same loss weight or no weight is known, a text that says why the section is left out.
     """
     groups = balancing_picture.group(run.training.curves)
     moving = {

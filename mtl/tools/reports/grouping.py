@@ -45,8 +45,8 @@ class Measured:
         """Return the affinities between some tasks of a run.
 
         Args:
-          pairs: the measurements of a run.
-          tasks: the names of at least two tasks, in the order of the result.
+          pairs: the affinities that a run has measured for pairs of tasks.
+          tasks: the names of at least two tasks, in the order in which `Measured` lists them.
 
         Raises:
           UserError: there are fewer than two tasks, or the run has not measured a pair of tasks.
@@ -75,7 +75,7 @@ class Measured:
         return np.nanmean(self.values, axis=0)
 
     def find_harmful_steps(self) -> list[str]:
-        """Return the tasks whose training steps were too long to reduce the loss of the task."""
+        """Return the tasks whose own training steps were too long to reduce their loss."""
         effects = np.diagonal(self.mean)
         return [task for task, value in zip(self.tasks, effects, strict=True) if value <= 0]
 
@@ -84,8 +84,9 @@ class Group(NamedTuple):
     """The tasks that a model trains and the tasks that it serves.
 
     Attributes:
-      trained: a set of tasks: bit t is 1 if the model trains task t.
-      served: a set of tasks, all of which the model also trains.
+      trained: the set of the trained tasks as an integer, whose bit t is 1 if the model trains task
+        t.
+      served: the set of the served tasks as an integer; the model trains all tasks that it serves.
     """
 
     trained: int
@@ -96,8 +97,8 @@ class Proposal(NamedTuple):
     """A way to divide all tasks among models.
 
     Attributes:
-      groups: a group for each model. Each task is served by exactly one group.
-      score: the sum over all tasks of the affinity onto the task, see `propose`.
+      groups: the `Group` of tasks for each model. Each task is served by exactly one group.
+      score: the sum of the affinities onto all tasks; a higher score is better, see `propose`.
     """
 
     groups: tuple[Group, ...]
@@ -110,12 +111,12 @@ def propose(
     """Return the best ways to divide tasks among models, from the highest score.
 
     The affinity onto a task is the mean affinity of the other tasks in the same model onto the
-    task, or 0 if the model trains only this task. The score of a proposal is the sum over all
-    tasks. The search is exhaustive, so no other division has a higher score.
+    task, or 0 if the model trains only this task. The score of a proposal is the sum of the
+    affinities onto all tasks. The search is exhaustive, so no other division has a higher score.
 
     Args:
       measured: the affinities.
-      models: the largest number of models.
+      models: the largest number of models among which the tasks are divided.
       may_overlap: True to let a model train tasks that another model serves.
       count: the largest number of proposals to return.
 
@@ -164,8 +165,8 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
 def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the score of each set of served tasks, [2^T], and the best set of tasks to train.
 
-    If `may_overlap` is False, a model trains exactly the tasks that it serves. Otherwise, a model
-    may train more tasks than it serves.
+    If `may_overlap` is False, a model trains exactly the tasks that it serves. If `may_overlap` is
+    True, a model may train more tasks than it serves.
     """
     sets = np.arange(len(onto))
     scores, trained = onto.sum(axis=1), sets.copy()
@@ -187,8 +188,8 @@ def _find_best_partitions(
     """Return the best partitions of all tasks into at most `limit` sets, [(score, sets)].
 
     The algorithm is dynamic programming. In round n, best[S] holds the best partitions of a set S
-    into at most n sets. A best partition consists of a set with the first task of S, and of a best
-    partition of the remaining tasks into at most n - 1 sets.
+    into at most n sets. A best partition of S consists of a set with the first task of S, and of a
+    best partition of the remaining tasks of S into at most n - 1 sets.
     """
     all_tasks = 2**num_tasks - 1
     best: dict[int, list[tuple[float, tuple[int, ...]]]]
@@ -233,11 +234,11 @@ def _list_subsets(task_set: int) -> np.ndarray:
 
 
 def compare(measured: Measured, first: Proposal, second: Proposal) -> tuple[float, float]:
-    """Return the difference between the scores of two proposals, and the standard error.
+    """Return the difference between the scores of two proposals, and its standard error.
 
-    The standard error is estimated from the differences at single steps, because the affinities of
-    a step are correlated. Steps are treated as independent. Steps that lack the value of a pair are
-    left out.
+    The standard error is estimated from the difference of the scores at each step, because the
+    affinities that are measured at the same step are correlated. Steps are treated as independent.
+    Steps without the affinity of a needed pair of tasks are left out.
 
     Args:
       measured: the affinities.
@@ -246,7 +247,7 @@ def compare(measured: Measured, first: Proposal, second: Proposal) -> tuple[floa
 
     Returns:
       The difference of the scores, and its standard error, which is NaN if fewer than two steps
-      have values for all pairs.
+      have an affinity for all needed pairs of tasks.
     """
     weights = _weigh_pairs(first, len(measured.tasks)) - _weigh_pairs(second, len(measured.tasks))
     # Pairs with equal weights in both proposals cancel out, so the values of these pairs are not
@@ -279,7 +280,7 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 
     Args:
       measured: the affinities, which contain the names of all tasks.
-      whole: the set: bit t is 1 if it has task t.
+      whole: the set of tasks as an integer, whose bit t is 1 if the set has task t.
     """
     return [measured.tasks[task] for task in _list_tasks(whole)]
 
@@ -287,8 +288,8 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
     """Return a text that describes proposals.
 
-    The text shows the best proposal with the affinity onto each task, and by how much the scores of
-    the other proposals are lower, with standard errors.
+    The text shows the best proposal with the affinity onto each task. For each other proposal, the
+    text shows by how much its score is lower, with the standard error of this difference.
 
     Args:
       measured: the affinities.

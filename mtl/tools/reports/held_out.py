@@ -39,8 +39,8 @@ class Rows(NamedTuple):
       predicted: the predicted class id or number.
       score: the probability of class 1 for a binary task, the probability of the predicted class
         for several classes, or the predicted number.
-      error: minus the logarithm of the probability of the true class; for numbers, the absolute
-        difference between prediction and label.
+      error: for classes, minus the logarithm of the predicted probability of the true class; for
+        numbers, the absolute difference between prediction and label.
       weight: the weight of the label in the metrics; 0 if the label is missing.
     """
 
@@ -57,7 +57,7 @@ class Labels(NamedTuple):
 
     Attributes:
       entries: all N C labels. Each label counts as a row of the kind "binary".
-      errors: the weighted mean error over the labels of each row, [N].
+      errors: the mean error over the labels of each row, weighted by the label weights, [N].
       weights: the sum of the label weights in each row, [N].
     """
 
@@ -86,7 +86,7 @@ class Seen(NamedTuple):
       total: the number of rows in the split.
       tasks: {task: labels and predictions}, for heads with one label in each row that predict
         classes or numbers.
-      fields: {feature: values, [N]}, for features with one value in each row.
+      fields: {feature: its values in the N rows, [N]}, for features with one value in each row.
       labels: {task: labels and predictions}, for heads with several labels in each row.
       unlabelled: {task: predictions}, for heads that predict densities or scores without labels.
     """
@@ -162,7 +162,7 @@ def _keep_kind(results: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind
 
 
 def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return labels with one value in each row, and labels with several values for a head."""
+    """Return the names of labels with one value in each row, and of labels that a head reads."""
     fields = experiment.data.spec.label_fields
     several = [getattr(head, "field", None) for head in experiment.model.heads]
     return [name for name, field in fields.items() if not field.shape or name in several]
@@ -196,14 +196,14 @@ def _read_head(
 
 
 def _select_entries(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the entries of a batch whose names begin with a prefix; remove the prefix."""
+    """Return the entries of a batch whose names begin with a prefix; the keys lose the prefix."""
     return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
 
 
 def _read_rows(
     predictions: Mapping[str, Any], target: np.ndarray, weight: np.ndarray
 ) -> Rows | None:
-    """Return the rows of a head with one label in each row; None without classes and numbers."""
+    """Return the rows of a head with one label in each row; None for other kinds of predictions."""
     if {"class_id", "probability"} <= predictions.keys():
         score = predictions["probability"]
         true = np.where(target > 0.5, score, 1 - score)
@@ -246,7 +246,7 @@ def _rows(
 
 
 def _join_parts(parts: list[Any]) -> Any:
-    """Concatenate the results of a task over all batches, attribute by attribute."""
+    """Concatenate the labels and predictions of a task over all batches, attribute by attribute."""
     # All parts have the same class, because the head determines the class.
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(

@@ -54,7 +54,7 @@ def is_number(value: Any) -> bool:
 
 
 def _is_of_kind(item: Any, kind: str) -> bool:
-    """Return True if a block or a cell is an instance of the class with this name in `blocks`."""
+    """Return True if `kind` is the name of the class of a block or a cell, such as "Table"."""
     return type(item).__name__ == kind
 
 

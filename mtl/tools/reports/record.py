@@ -40,7 +40,7 @@ class Run:
       best: the content of `best.json`; {} before the first evaluation.
       step: the step of the last checkpoint.
       is_training: True if a process trains in the folder now.
-      doubts: warnings about the result of the run.
+      doubts: warnings about the run that make its results doubtful.
     """
 
     experiment: experiment_lib.Experiment
@@ -95,14 +95,15 @@ class Run:
 
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
-        """{metric: value} at `shown_step`; NaN for a value that was not finite."""
+        """{metric: value} at the step `shown_step`; NaN for a value that was not finite."""
         return self.metrics_at(self.shown_step)
 
     def metrics_at(self, step: int | None) -> dict[str, float]:
         """Return {metric: value} at a step; NaN for a value that was not finite.
 
         Args:
-          step: the step of an evaluation; other steps, and None, have no metrics.
+          step: a step at which the run was evaluated; for other steps and for None, the dictionary
+            is empty.
         """
         finite = {
             n: points[step] for n, points in self.evaluations.curves.items() if step in points
@@ -112,7 +113,7 @@ class Run:
 
     @functools.cached_property
     def checkpoint(self) -> str | None:
-        """The path of the best checkpoint, else of the latest; None without checkpoints."""
+        """The path of the best checkpoint, or else of the latest one; None without checkpoints."""
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
             paths = run_directory.list_checkpoints(folder)
             # A checkpoint that is being written or deleted lacks files.
@@ -130,7 +131,7 @@ class Run:
 
     @functools.cached_property
     def speeds(self) -> dict[str, float]:
-        """{name: median over the run} for `steps_per_sec` and `examples_per_sec`."""
+        """{name: median over the run} for the scalars `steps_per_sec` and `examples_per_sec`."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
         return {
             # Use the median, because a mean would include pauses, such as the first call of the
@@ -142,7 +143,7 @@ class Run:
 
     @functools.cached_property
     def export(self) -> dict[str, Any]:
-        """The path, kind, bytes and `model.json` of the newest export; {} without an export.
+        """The path, kind, size and `model.json` content of the newest export; {} without exports.
 
         If a best checkpoint exists, an export of the kind "best" is preferred, because other
         exports may come from an earlier run in the same folder.

@@ -47,7 +47,7 @@ _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
 class _Reading(NamedTuple):
-    """The results of reading the data of a run, and the problems while reading."""
+    """What a report shows of the rows of a run, and the errors that occurred while reading them."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -195,7 +195,7 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
-    """Return lines that sum up the verdicts on all tasks, and the mood of each line."""
+    """Return lines that sum up the comparisons of all tasks, and whether each line is a warning."""
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
@@ -224,7 +224,7 @@ def _count_tasks(better: int, total: int) -> str:
 
 
 def _group_by_outcome(verdicts: Sequence[baselines.Verdict]) -> Mapping[str, list[str]]:
-    """Return {outcome: tasks}; the name of an undefined metric follows the name of its task."""
+    """Return {outcome: tasks}; a task with an undefined metric is listed with the metric's name."""
     tasks: dict[str, list[str]] = collections.defaultdict(list)
     for verdict in verdicts:
         name = f"{verdict.task} ({verdict.metric})" if verdict.is_undefined else verdict.task

@@ -1,4 +1,4 @@
-"""Writes the sections of a report about the data and the evaluation of each head."""
+"""Writes two sections of a report: the data of the run, and the evaluation of each head."""
 
 import math
 import os
@@ -38,7 +38,7 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
 
     Args:
       run: the run.
-      verdicts: comparisons with trivial models. Tasks without a comparison have priority.
+      verdicts: comparisons with trivial models. Tasks without a comparison are drawn first.
 
     Returns:
       At most `MOST_TASKS` names of tasks, in the order of the experiment.
@@ -63,7 +63,7 @@ def tell_data(
 
     Args:
       run: the run.
-      facts: the counts of each split; [] if no rows were read.
+      facts: the counts of rows, labels and missing values in each split; [] if no rows were read.
       problems: errors that occurred while rows were read.
 
     Returns:
@@ -114,7 +114,7 @@ def _say(labels: splits.Labels) -> str:
 def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
     """Return tables with the rows of each class, and a line about tasks with many classes.
 
-    Of tasks with many classes, only the table of labels shows the largest class.
+    Tasks with many classes get no table here; the table of labels shows their most frequent class.
     """
     tables, large = [], []
     for task in run.experiment.model.tasks:
@@ -162,7 +162,7 @@ def _tell_missing(facts: Sequence[splits.Facts]) -> list:
 def tell_evaluation(
     run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
 ) -> list | str:
-    """Return a section with the metrics of all heads, and with pictures of their predictions.
+    """Return a section with the metrics of the heads, and with pictures of their predictions.
 
     Args:
       run: the run.
@@ -226,7 +226,7 @@ def _is_wide(picture: Any) -> bool:
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
-    """Return pictures of a head's predictions and a table of slices; [] and [] without rows."""
+    """Return pictures of a head's predictions and a table of slices; empty lists without rows."""
     # A head without labels has no errors, so draw the distribution of its predictions.
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
         quantity = unlabelled.name.replace("_", " ")
@@ -268,7 +268,8 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
 def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
     """Draw the reliability of scores, and the ROC curve of a binary task.
 
-    `of_all` stands in titles before the names of quantities.
+    The text `of_all` is inserted into the titles of the pictures, before the name of what they
+    show.
     """
     bins = [(entry.score, entry.true) for entry in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
@@ -317,7 +318,7 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
 
 
 def _draw_shares(quantity: str, values: np.ndarray) -> figures.Figure:
-    """Draw the cumulative distribution of a quantity over rows."""
+    """Draw the cumulative distribution of a quantity that has a value for each row."""
     values = np.sort(values[np.isfinite(values)])
     # Of n values, the share i / n is at most as large as the i-th smallest value.
     shares = (np.arange(len(values)) + 1) / len(values)

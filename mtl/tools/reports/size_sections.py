@@ -1,4 +1,4 @@
-"""Writes the sections of a report about size, large gradients, problems and next commands."""
+"""Writes the sections of a report about size, large gradients, problems and further commands."""
 
 from __future__ import annotations
 
@@ -137,10 +137,10 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
 
     Args:
       run: the run.
-      problems: further lines, such as errors that occurred while rows were read.
+      problems: further lines to show, such as errors that occurred while rows were read.
 
     Returns:
-      The lines as warnings, or a line that says that no problem is known.
+      The problems as paragraphs of warnings, or one paragraph that says that no problem is known.
     """
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")

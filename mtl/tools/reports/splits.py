@@ -24,7 +24,7 @@ _MOST_CLASSES = 1000
 
 
 class Labels(NamedTuple):
-    """Counts and statistics of the labels of a task.
+    """Counts and statistics of the labels that a task has in a split.
 
     Attributes:
       labelled: the number of rows that have a label with a weight above 0.
@@ -52,7 +52,7 @@ class Facts(NamedTuple):
       rows: the number of rows that were read.
       total: the number of rows in the split.
       tasks: {task: counts of its labels} in the rows that were read.
-      missing: {field: number of rows without a value, or with the default of the field}.
+      missing: {field: the number of rows in which the field has no value or its default value}.
     """
 
     split: str
@@ -98,9 +98,9 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
 def _count_missing(
     field: spec_lib.Field, values: Any, head: base.Labelled | None
 ) -> tuple[int, int]:
-    """Return the number of rows, and of rows in which a field lacks a value or has its default.
+    """Return the number of rows, and the number of rows whose value is missing or the default.
 
-    If the field is the label of a head, the head says which values are missing.
+    If the field is the label of a head, the head decides which of its values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
         # An empty list counts as missing.
@@ -142,7 +142,7 @@ class LabelCounter:
         """Count the labels of a batch.
 
         Args:
-          labels: {field: eager tensor}. Without the field of the head, nothing is counted.
+          labels: {field: eager tensor}. Without the label field of the head, nothing is counted.
         """
         if self._head.field not in labels:
             return

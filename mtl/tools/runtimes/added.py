@@ -28,7 +28,7 @@ def choose_files(settings: serving.Serving, is_converted: bool = False) -> servi
 
 
 def _add_portable(written: serving.Written) -> None:
-    """Write the folder `portable` of an export, and compare its predictions with the checkpoint."""
+    """Write the folder `portable` of an export, and compare its models with the checkpoint."""
     directory, estimator, checkpoint, spec, may_drop_units, held_out = written
     portable.write_portable(directory, estimator, checkpoint, spec, may_drop_units)
     if held_out is not None:

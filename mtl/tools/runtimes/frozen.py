@@ -70,21 +70,22 @@ class Source(NamedTuple):
     ) -> float:
         """Compare the outputs of another runtime with the export, and with the checkpoint.
 
-        If `allowed` is above `verification.TOLERANCE`, only outputs of floats are compared.
+        If `allowed` is above `verification.TOLERANCE`, only outputs whose values are floats are
+        compared.
 
         Args:
           run: a function that runs the model in the other runtime.
-          what: the name of the converted model, for errors.
+          what: the name of the converted model in error messages.
           held_out: rows with predictions of the checkpoint; None to compare only the warm-up
             requests.
           allowed: the largest allowed difference.
 
         Returns:
-          The largest difference of an output.
+          The largest difference between an output of the other runtime and the expected output.
 
         Raises:
           UserError: there are neither warm-up requests nor held-out rows.
-          RefusedError: an output differs by more than `allowed`.
+          RefusedError: an output differs from the expected output by more than `allowed`.
         """
         has_rows = bool(self.requests) or held_out is not None
         checks.require(has_rows, "Serving.check_rows", f"be above 0 to check the {what}", 0)
@@ -128,8 +129,8 @@ def find_requests(directory: str) -> tuple[str, Requests]:
       directory: the folder of the export.
 
     Returns:
-      The name of the signature: "raw/lean", or "raw" if "raw/lean" has no requests; and the inputs
-      of each warm-up request, {input: [B, ...]}.
+      The name of the signature, which is "raw/lean", or "raw" if "raw/lean" has no warm-up
+      requests; and the inputs of each warm-up request of the signature, {input: [B, ...]}.
 
     Raises:
       UserError: the export has neither "raw/lean" nor "raw" with warm-up requests.
@@ -186,7 +187,7 @@ def _open_ids(directory: str, folder: str) -> Source:
 
 
 def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return {feature: B values} from raw inputs; lists lose their padding."""
+    """Return {feature: B values} from raw inputs, whose lists lose their padding."""
     lengths = {inputs.length_name(name): name for name in raw if inputs.length_name(name) in raw}
     columns: dict[str, Any] = {name: array for name, array in raw.items() if name not in lengths}
     for length, name in lengths.items():
@@ -212,7 +213,7 @@ def needs_ids(directory: str) -> bool:
 
 
 def _describe_damage(error: Exception) -> str:
-    """Return the cause of an error, without the place in the graph."""
+    """Return the cause in an error of TensorFlow, without names of places in the graph."""
     # TensorFlow's messages name the operation that failed as {{node name}}.
     lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
     causes = [line for line in lines if line and not line.startswith(_PLACES)]
@@ -267,8 +268,8 @@ def describe_lacking(model: Frozen, operations: Iterable[str]) -> str:
     """Return a list, as text, of operations that a runtime lacks and the columns that need them.
 
     Args:
-      model: the graph that uses the operations.
-      operations: TensorFlow's names of the operations.
+      model: the frozen graph in which to look for the operations.
+      operations: TensorFlow's names of the operations that the runtime lacks.
     """
     missing, of_column = set(operations), dict[str, set[str]]()
     for node in model.graph_def.node:
@@ -292,6 +293,6 @@ def _list_inputs(model: Frozen, name: str) -> list[str]:
 
 
 def describe_error(error: Any) -> str:
-    """Return the first line of an error message that is not empty."""
+    """Return the first line with text in an error message."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next(filter(None, lines), type(error).__name__)

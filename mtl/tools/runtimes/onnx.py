@@ -31,21 +31,23 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
     """Convert the signature "raw/lean" of an export, or else "raw", to ONNX.
 
     The inputs of the ONNX model are the features as tensors, or ids if the export has the folder
-    portable/ids. All inputs are required. The outputs have the names of the signature.
+    portable/ids. All inputs are required. The outputs have the same names as in the signature of
+    the export.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the path of the ONNX file. The file is only written if its outputs for the warm-up
-        requests equal the outputs of the export.
-      held_out: rows for which the outputs must also equal the predictions of the checkpoint.
+      path: the path of the ONNX file. The file is only written if the ONNX model and the export
+        have equal outputs for the warm-up requests.
+      held_out: rows for which the outputs of the ONNX model must also equal the predictions of the
+        checkpoint.
 
     Returns:
-      The largest difference of an output.
+      The largest difference between an output of the ONNX model and the expected output.
 
     Raises:
       UserError: a file of the export is damaged, tf2onnx is not installed or cannot convert an
         operation of the model, or the file cannot be written.
-      RefusedError: an output differs from the export.
+      RefusedError: an output of the ONNX model differs from the export or from the checkpoint.
     """
     converter, runtime = require()
     intact = frozen.load_intact(directory)
@@ -122,7 +124,7 @@ def _convert_graph(converter: Any, model: frozen.Frozen, path: str) -> None:
 
 
 def _convert_select(context: Any, node: Any, name: str, arguments: Any) -> Any:
-    """Convert SelectV2 to Where, because tf2onnx multiplies by 0, which keeps NaN."""
+    """Convert SelectV2 to Where; tf2onnx would multiply unselected values by 0, which keeps NaN."""
     del context, name, arguments
     node.type = "Where"
     return node

@@ -6,8 +6,8 @@ outside_ids.list_obstacles(graph_def)    # {"RaggedCross": ["crossed_a_x_b"]}
 
 A lookup such as `table[text]` treats each value separately, and the operations between an input and
 its lookup only move values: these operations select, reshape or mask values. The operations that
-move texts can therefore also move ids. For each lookup, this module copies the operations, and
-connects the copy to a placeholder of ids.
+move texts can therefore also move ids. For each lookup, this module copies the operations between
+the input and the lookup, and connects the copies to a placeholder of ids.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
     Attributes:
       keys: the N keys, [N].
-      values: the value of each key, [N], in ascending order.
+      values: the values of the N keys, [N]; they are in ascending order.
     """
 
     keys: np.ndarray
@@ -67,16 +67,16 @@ class Table(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A placeholder of ids that replaces a lookup.
+    """A placeholder for ids, which replaces a lookup of texts in a graph.
 
     Attributes:
       node: the name of the placeholder in the graph.
-      lookup: the name of the lookup's node.
-      field: the feature that the ids encode.
+      lookup: the name of the node of the replaced lookup.
+      field: the name of the feature that the ids encode.
       kind: `encoder.VOCABULARY` or `encoder.HASH`.
-      size: the number of categories or buckets.
+      size: the number of categories in the vocabulary, or the number of hash buckets.
       unknown: the number of ids for texts that are not in the vocabulary.
-      table: the name of the table's node; "" for a hash.
+      table: the name of the node of the vocabulary's table; "" if a hash computes the ids.
     """
 
     node: str
@@ -92,7 +92,7 @@ class _Lookup(NamedTuple):
     """A lookup of texts in a graph.
 
     Attributes:
-      node: the name of the node with the ids.
+      node: the name of the node that computes the ids.
       tokens: the reference to the tensor with the texts.
       kind, size, unknown, table: as in `Placed`.
     """
@@ -117,7 +117,7 @@ def take_lookups(
       graph: the graph, whose variables are constants. The graph is rewritten in place.
       inputs: {name of a placeholder: field}.
       tables: {name of a table's node: contents of the table}.
-      without: the names of columns whose lookups stay.
+      without: the names of columns whose lookups stay in the graph.
 
     Returns:
       {"<field>/<column>": placeholder of ids}.
@@ -200,8 +200,8 @@ def _find_choice(
 ) -> tuple[Any, Any] | None:
     """Return the nodes of the ids and of the hash of unknown texts; None without a hash.
 
-    `StaticVocabularyTable` with several ids for unknown texts is where(ids != default, ids, hash +
-    size) in the graph.
+    In a graph, a `StaticVocabularyTable` with several ids for unknown texts consists of operations
+    that compute where(ids != default, ids, hash + size).
     """
     for node in readers.get(find.name, ()):
         if node.op != "SelectV2" or graphs.name_of(node.input[1]) != find.name:
@@ -217,7 +217,7 @@ def _find_choice(
 def _trace_tokens(
     graph: graphs.Graph, reference: str, inputs: Mapping[str, str]
 ) -> list[str] | None:
-    """Return the nodes from a reference back to an input; None if no input is reached."""
+    """Return the nodes from a tensor back to an input of the graph; None if no input is reached."""
     chain = []
     while True:
         node = graph.nodes.get(graphs.name_of(reference))
@@ -262,7 +262,7 @@ def _copy_path(
     key: tuple[Any, ...],
     copies: dict[tuple[Any, ...], str],
 ) -> str:
-    """Copy a path of nodes so that the copy moves ids; return the last node of the copy."""
+    """Copy the nodes that move texts, so that the copies move ids; return the last copied node."""
     last_node = source
     for name in reversed(path):
         node = graph.nodes[name]
@@ -319,7 +319,7 @@ def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
     """Return a new operation that fills the hash tables of a graph, which is the default graph.
 
     Args:
-      graph: the graph with some of the tables.
+      graph: the graph, which may have only some of the tables.
       tables: {name of a table's node: contents}. Tables that the graph lacks are skipped.
     """
     fills = []

@@ -52,7 +52,7 @@ class _Built(NamedTuple):
       graph: the graph.
       inputs: {input: placeholder}.
       outputs: {output: tensor}.
-      saver: restores the variables of the graph.
+      saver: the saver that restores the variables of the graph.
     """
 
     graph: tf.Graph
@@ -72,7 +72,7 @@ def write_portable(
 
     Args:
       directory: the folder of the export.
-      estimator: the Estimator of the run, with the signatures of exports.
+      estimator: the Estimator of the run, whose model function defines the signatures of exports.
       checkpoint: the checkpoint to export.
       spec: the features of the model.
       may_drop_units: True to remove units that cannot change a prediction, for example after
@@ -101,15 +101,16 @@ def write_portable(
 def verify_portable(
     directory: str, held_out: rows.Rows, expected: Mapping[str, np.ndarray]
 ) -> float:
-    """Return the largest difference between predictions of both SavedModels and the checkpoint.
+    """Return the largest difference between predictions of the SavedModels and the checkpoint.
 
     Args:
       directory: the folder of the export.
       held_out: the rows to predict. The encoder of the export turns texts into ids.
-      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint for the rows.
+      expected: the predictions of the checkpoint for the N rows, {"<task>/<name>": [N, ...]}.
 
     Raises:
-      RefusedError: an output differs, or a SavedModel fails for all rows, for 7 rows or for 1 row.
+      RefusedError: a prediction of a SavedModel differs from the checkpoint, or a SavedModel fails
+        on a batch of all rows, of the first 7 rows or of the first row.
     """
     encode = encoder.Encoder(os.path.join(directory, FOLDER, IDS))
     encodings = {RAW: lambda batch: batch.raw(), IDS: lambda batch: encode(batch.values)}
@@ -212,7 +213,7 @@ def _save_model(
 def _write_ids(
     folder: str, session: tf.compat.v1.Session, built: _Built, spec: spec_lib.Spec, may_drop: bool
 ) -> None:
-    """Write the SavedModel with ids as inputs, with the files that encode texts as ids."""
+    """Write the SavedModel with ids as inputs, and the files that encode texts as ids."""
     tables = outside_ids.read_tables(session, session.graph.as_graph_def())
     outputs = [tensor.op.name for tensor in built.outputs.values()]
     input_nodes = {tensor.op.name: name for name, tensor in built.inputs.items()}
@@ -246,7 +247,7 @@ def _take_ids(
     fields: Mapping[str, str],
     tables: Mapping[str, outside_ids.Table],
 ) -> tuple[tf.compat.v1.GraphDef, dict[str, outside_ids.Placed]]:
-    """Return a graph with placeholders of ids, and the placeholders.
+    """Return a graph whose lookups are replaced by placeholders of ids, and the placeholders.
 
     A column that needs texts as well as ids, such as `Growing`, keeps its lookups and gets texts as
     inputs.

@@ -35,7 +35,7 @@ def write_buckets(graph: graphs.Graph) -> None:
 
 
 def write_bounds(graph: graphs.Graph) -> None:
-    """Replace UpperBound, the position of a value among ascending bounds, by a count of bounds.
+    """Replace UpperBound by a count of the bounds that are at most the value.
 
     Args:
       graph: the graph, which is rewritten in place.
@@ -51,8 +51,8 @@ def write_bounds(graph: graphs.Graph) -> None:
 def write_logs(graph: graphs.Graph) -> None:
     """Replace Log1p of float32 by Log, without losing precision for values from 0 on.
 
-    Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term
-    log(u) x / (u - 1) keeps the digits (W. Kahan). If u is 1, the result is x.
+    Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term log(u) x / (u -
+    1) keeps the digits (a formula of Kahan). If u is 1, the logarithm is replaced by x itself.
 
     Args:
       graph: the graph, which is rewritten in place.
@@ -85,9 +85,9 @@ def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
 def write_float32(graph: graphs.Graph) -> None:
     """Replace float64 by float32 in columns that standardise large integers, without a loss.
 
-    TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. The integer part of the
-    mean is subtracted as int64, which is exact. For logarithms, float32 is precise enough. Other
-    uses of float64 stay.
+    TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. To standardise integers,
+    the integer part of their mean is subtracted from them as int64, which is exact. If a column
+    takes logarithms of integers, float32 is precise enough. Other uses of float64 stay.
 
     Args:
       graph: the graph, which is rewritten in place.
@@ -140,7 +140,7 @@ def _shorten_log(graph: graphs.Graph, log: Any) -> None:
 
 
 def _find_part(graph: graphs.Graph, first: Any, readers: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return {name: node} for all nodes with float64 that are connected with a node."""
+    """Return {name: node} for all nodes of type float64 that are connected with a given node."""
     queue, part = [first], dict[str, Any]()
     while queue:
         node = queue.pop()
@@ -202,7 +202,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
 
 
 def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
-    """Return the integers that were cast to float64, as int64; None for other values."""
+    """Return the integers that a tensor of float64 was cast from; None for other tensors."""
     node = graph.nodes[graphs.name_of(reference)]
     if node.op == "Cast":
         if _has_type(node, "SrcT", tf.int64):
@@ -227,7 +227,8 @@ def write_sums(graph: graphs.Graph, graph_def: tf.compat.v1.GraphDef) -> None:
 
     Args:
       graph: the graph, which is rewritten in place.
-      graph_def: the nodes that the outputs need, from which shapes are inferred.
+      graph_def: the part of the graph that the outputs need, from which the shapes of tensors are
+        inferred.
     """
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph_def, name="")

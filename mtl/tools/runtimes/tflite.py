@@ -42,23 +42,25 @@ def write_tflite(
     """Convert the signature "raw/lean" of an export, or else "raw", to TensorFlow Lite.
 
     The inputs of the converted model are the features as tensors, or ids if the export has the
-    folder portable/ids. The outputs have the names of the signature.
+    folder portable/ids. The outputs have the same names as in the signature of the export.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
-      path: the path of the TensorFlow Lite file. The file is only written if its outputs for the
-        warm-up requests equal the outputs of the export.
+      path: the path of the TensorFlow Lite file. The file is only written if the converted model
+        and the export have equal outputs for the warm-up requests.
       weights: "float32"; "sparse" to neither store nor multiply zeros in large dense layers; or
-        "int8" with a step size for each channel. With "int8", only outputs of floats are compared.
-      held_out: rows for which the outputs must also equal the predictions of the checkpoint.
+        "int8" for 8-bit integers with a step size for each channel. With "int8", only outputs whose
+        values are floats are compared.
+      held_out: rows for which the outputs of the converted model must also equal the predictions of
+        the checkpoint.
 
     Returns:
-      The largest difference of an output.
+      The largest difference between an output of the converted model and the expected output.
 
     Raises:
       UserError: `weights` is unknown, a file of the export is damaged, TensorFlow Lite lacks an
         operation of the model, or the file cannot be written.
-      RefusedError: an output differs from the export.
+      RefusedError: an output of the converted model differs from the export or from the checkpoint.
     """
     checks.one_of("--tflite_weights", weights, KINDS)
     allowed = _TOLERANCES[weights]
@@ -128,7 +130,7 @@ def _save_model(frozen_model: frozen.Frozen, folder: str) -> None:
 
 @contextlib.contextmanager
 def _silence_converter() -> Iterator[None]:
-    """Drop the converter's output to standard error, which an exception repeats."""
+    """Discard what the converter writes to standard error; its exceptions repeat this text."""
     sys.stderr.flush()
     # The converter is written in C++, so it writes to file descriptor 2 instead of `sys.stderr`.
     stderr = os.dup(2)

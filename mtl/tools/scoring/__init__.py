@@ -6,8 +6,8 @@ shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out", format_name="json
 scoring.score_shards(shards, reader, model)
 
 Most work happens outside of Python's global interpreter lock, column by column: TensorFlow parses
-and predicts, and Arrow writes text or records. Python reads a batch row by row only after a mistake
-in the batch, so that the error can name the row.
+and predicts, and Arrow writes text or records. Python reads a batch row by row only if the batch
+has a mistake, so that the error can name the wrong row.
 """
 
 from mtl.tools.scoring.access import Access

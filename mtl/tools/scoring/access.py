@@ -36,7 +36,7 @@ class Access:
 
         Args:
           scheme: "grpc", "http" or "https".
-          address: HOST:PORT, for errors.
+          address: HOST:PORT in error messages.
 
         Raises:
           UserError: a setting is wrong; the message never shows the token.
@@ -67,7 +67,7 @@ class Access:
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 
     def roots(self) -> bytes | None:
-        """Return `ca_file`, in PEM, for gRPC; None for the default authorities of gRPC."""
+        """Return the content of `ca_file`; None if gRPC should trust its default authorities."""
         if not self.ca_file:
             return None
         with open(self.ca_file, "rb") as file:

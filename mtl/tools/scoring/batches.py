@@ -22,12 +22,12 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive rows of a file, before they are parsed. An empty file has a chunk without rows.
+    """Consecutive rows of a file, before they are parsed. An empty file gives a chunk without rows.
 
     Attributes:
       path: the file.
-      numbers: the number of each row in the file. Lines count from 1; records and rows of tables
-        count from 0.
+      numbers: the number of each row in the file. Lines are counted from 1, but records and rows of
+        tables from 0.
       rows: lines of text, serialized tf.Examples, or an Arrow table.
     """
 

@@ -109,7 +109,7 @@ def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Col
 
 
 def _make_array(values: Values) -> Values:
-    """Turn Python values of one type into an array; leave other values unchanged."""
+    """Turn Python values into an array if all have the same type; else return them unchanged."""
     if isinstance(values, np.ndarray):
         # NumPy's kind "V" is bfloat16, which Arrow does not know.
         return values.astype(np.float32) if values.dtype.kind == "V" else values
@@ -156,7 +156,7 @@ def _write_cells(values: Values) -> pa.Array:
 def _convert_values(values: Values) -> pa.Array:
     """Turn values [B, ...] into an Arrow array of B numbers, texts or lists.
 
-    Arrays get the same Arrow type for any number of rows, even 0.
+    The Arrow type of an array does not depend on the number of its rows, which may be 0.
     """
     if not isinstance(values, np.ndarray):
         return _type_lists(values) if _is_ragged(values) else _infer_type(list(map(_plain, values)))
@@ -224,7 +224,7 @@ def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
 
     Args:
       values: numbers or texts, [N].
-      write: a function that formats a text, such as `json.dumps`; numbers do not need `write`.
+      write: a function that formats a text, such as `json.dumps`; numbers are written without it.
     """
     if values.dtype.kind in "OSU":
         # Format each distinct text only once, because texts such as names of classes repeat often.
@@ -235,7 +235,7 @@ def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
 
 
 def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
-    """Split N parts into lists whose length is the last size in `shape`."""
+    """Split an array of parts into lists of equal length, which is the last size in `shape`."""
     offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
 

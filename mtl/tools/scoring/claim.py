@@ -45,8 +45,9 @@ def observe(path: str) -> dict[str, Any] | None:
 def _look_at(path: str) -> dict[str, Any]:
     """Return the size and the dates of a file.
 
-    After `cp -p`, `rsync -t` or `tar -x`, the date of modification is older than the content. So
-    the dates of a local file include ctime, which only the operating system sets.
+    After `cp -p`, `rsync -t` or `tar -x`, the modification date of a file is older than the last
+    change of its content. The dates of a local file therefore include ctime, which only the
+    operating system sets.
     """
     if storage.is_local(path):
         status = os.stat(path)
@@ -70,8 +71,8 @@ class Claim:
 
     Args:
       folder: the folder of the predictions.
-      facts: the model and the settings. With equal facts, equal inputs give equal predictions.
-      shards: {output file: input files}. An output in a folder has one input.
+      facts: the model and the settings, which determine the predictions for an input file.
+      shards: {output file: [input file]}; each output file of a folder has a single input file.
 
     Raises:
       UserError: the folder has predictions of another model, with other settings or for other
@@ -106,7 +107,7 @@ class Claim:
     def is_done(self, output: str) -> bool:
         """Return True if an output exists and its input has not changed since the prediction.
 
-        The result is False if the note does not have the state of the input.
+        If the note does not have the state of the input file, the output counts as not done.
 
         Args:
           output: the path of an output file in `shards`.
@@ -118,7 +119,7 @@ class Claim:
         return _is_unchanged(self._inputs[name], noted)
 
     def _read(self) -> dict[str, Any]:
-        """Return the note; {} without a note or without predictions in the folder."""
+        """Return the content of the note; {} if the folder has no note or no predictions."""
         if not remote.exists(self._path):
             return {}
         with open(remote.copy_here(self._path), "rb") as file:
@@ -158,7 +159,7 @@ class Claim:
 
         Args:
           output: the complete output.
-          state: the result of `observe` before the input was read.
+          state: the state of the input file, which `observe` returned before the file was read.
         """
         # If the input is a pipe, do not mark the output: the next command has to predict again.
         if state is not None:

@@ -30,8 +30,8 @@ class Csv:
       spec: the features of the model.
       keep: the names of columns to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the source of the run. If it is a `csv.Csv`, its settings apply to the files.
-      images: says which fields hold paths of image files; None without such fields.
+      settings: the data source of the run; if it is a `csv.Csv`, its settings apply to the files.
+      images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec
@@ -89,7 +89,7 @@ class Csv:
 
     @functools.cached_property
     def _decoder_of(self) -> Callable[[Sequence[str]], Any]:
-        """Return a function from names of columns to a TensorFlow function that decodes B lines."""
+        """Return a function from names of columns to a TensorFlow function that decodes lines."""
 
         def make_decoder(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source_of(""), columns=names, rename={})
@@ -102,7 +102,7 @@ class Csv:
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """The features, and the columns of `keep`. Columns that are not features are texts."""
+        """The features and the columns in `keep`, which are texts unless they are features."""
         extra = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,

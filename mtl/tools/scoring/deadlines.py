@@ -14,7 +14,8 @@ def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]
     """Call a function with a time limit; return its result or raise its exception.
 
     The timeout of a socket limits each read, but neither the sum of all reads nor the DNS look-up.
-    So `work` runs in a separate thread, which is abandoned when the time is over.
+    The function `work` therefore runs in a separate thread, which is abandoned when the time is
+    over.
 
     Args:
       secs: the time limit in seconds.

@@ -61,7 +61,8 @@ class Http:
           method: "GET" or "POST".
           path: the path in the URL.
           body: the bytes to send; None to send nothing.
-          call: the call with the time limit, and with the model's name for errors.
+          call: the settings of the call: its time limit, and the name of the model for error
+            messages.
           headers: further headers, such as another content type than JSON.
 
         Raises:

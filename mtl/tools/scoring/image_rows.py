@@ -45,9 +45,9 @@ def read_columns(
 
     Args:
       files: the source that says which fields hold paths; None leaves all columns unchanged.
-      chunk: the rows, for errors.
+      chunk: the chunk that has the rows; error messages name its file and the number of the row.
       columns: {field: B values}.
-      unit: the unit of the numbers of rows, for errors: "line", or "row" of a table.
+      unit: what error messages call a row: "line", or "row" for the row of a table.
 
     Raises:
       UserError: an image cannot be read.
@@ -76,9 +76,9 @@ def find_problem(
     """Return an error for the first row whose image cannot be read; "" if no row is wrong.
 
     Args:
-      files: the source that says which fields hold paths; None without such fields.
+      files: the source that says which fields hold paths; None if no field holds paths.
       chunk: the rows.
-      parse: a function from a row to {field: value}, or to an error.
+      parse: a function that returns {field: value} for a row, or an error message.
     """
     if files is None:
         return ""
@@ -98,7 +98,7 @@ def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[b
     """Return the tf.Examples of a chunk, with the content of image files instead of their paths.
 
     Args:
-      files: the source that says which fields hold paths.
+      files: the source that says which fields hold paths of image files.
       chunk: B serialized tf.Examples.
 
     Returns:

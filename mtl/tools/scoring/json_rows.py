@@ -23,7 +23,7 @@ class JsonLines:
       spec: the features of the model.
       keep: the names of fields to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      images: says which fields hold paths of image files; None without such fields.
+      images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec

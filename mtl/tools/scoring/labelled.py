@@ -23,7 +23,7 @@ def open_files(
     """Return a pipeline with a split that reads files, and the name of the split.
 
     If the source of the run reads the same format, its settings also apply to the files. The split
-    has the name of the file. Its name is "input" if there are several files, or if the training
+    has the name of the file, or the name "input" if there are several files, or if the training
     split or the evaluation split of the run already has the name of the file.
 
     Args:

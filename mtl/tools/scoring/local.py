@@ -75,11 +75,12 @@ class _InSession:
         examples: Any,
         outputs: Any,
     ):
-        """Prepare a call of the session.
+        """Prepare the session call that computes the outputs.
 
         Args:
-          identity: the name of the model.
-          files: paths of files with the model. The checksums of existing files become the digest.
+          identity: a text that names the model, in the note beside its predictions.
+          files: the paths of the model's files. The checksums of the files that exist form the
+            digest of the model.
           session: the session with the weights.
           examples: the input for serialized tf.Examples, as a tensor or the name of a tensor.
           outputs: {output: a tensor or the name of a tensor}.
@@ -104,8 +105,8 @@ class SavedModel(_InSession):
         """Load the SavedModel.
 
         Args:
-          path: a folder with saved_model.pb, or a folder of numbered versions; then the newest
-            version is loaded.
+          path: a folder with saved_model.pb, or a folder of numbered versions, of which the newest
+            is loaded.
           signature: the name of a signature that takes serialized tf.Examples.
 
         Raises:

@@ -81,7 +81,7 @@ def read_binary(
     """Turn a binary tensor into an array.
 
     Args:
-      where: the name of the tensor, for errors.
+      where: the name of the tensor in error messages.
       data: the bytes of the tensor.
       dtype: the type of the values.
       shape: the shape of the tensor; all sizes are known.

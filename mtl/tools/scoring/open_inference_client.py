@@ -3,8 +3,9 @@
 client = open_inference_client.OpenInference("http", "localhost:8000", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 
-A model whose only input is named `examples` gets serialized tf.Examples. Other models get the
-features of the tf.Examples as tensors; the server's metadata has the names and shapes.
+A model whose only input is named `examples` gets serialized tf.Examples. A model with other inputs
+gets the features of the tf.Examples as tensors; the server's metadata has the names and the shapes
+of these inputs.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ class Protection:
 
     Attributes:
       files: the files that the command reads: inputs, the data of the experiment, gin files.
-      model_dir: the folder of the run. An output may lie there beside the files of the run.
-      where: the flag of the output, for errors.
+      model_dir: the folder of the run. An output may lie in the folder of the run, but it must not
+        overwrite a file of the run.
+      where: the command-line flag that sets the output; error messages name this flag.
       endings: the file extensions, without a dot, that outputs in `model_dir` may have.
       anywhere: True if outputs may lie in object stores, such as s3://bucket.
     """

@@ -33,8 +33,8 @@ class Call:
     Attributes:
       model: the name of the model on the server.
       signature: the name of a signature that takes serialized tf.Examples.
-      version: a number, or a label such as canary; "" for the newest version. Without a label, all
-        calls use the same version, even if the server loads a newer version meanwhile.
+      version: a number, or a label such as canary; "" for the newest version. Unless the version is
+        a label, all calls use the same version, even if the server loads a newer version meanwhile.
       deadline_secs: the time limit of an attempt in seconds, from the first byte of the request to
         the last byte of the answer.
       retries: the number of further attempts after temporary failures. The waits between attempts
@@ -68,7 +68,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """A server's metadata of a model.
+    """The metadata that a server has about a model.
 
     Attributes:
       version: the version of the model.
@@ -93,8 +93,9 @@ class Client(Protocol):
         """Return outputs of the model for serialized tf.Examples.
 
         Args:
-          call: the model, with the time limit of an attempt.
-          input_name: the input that takes tf.Examples.
+          call: the settings of the call, with the name of the model and the time limit of an
+            attempt.
+          input_name: the name of the input that takes serialized tf.Examples.
           examples: B serialized tf.Examples.
           outputs: the names of the outputs to return.
 

@@ -80,7 +80,7 @@ class Format(Protocol):
           chunk: a chunk from `chunks`.
 
         Returns:
-          The message, with the place of the row; "" if no row is wrong.
+          The error message with the place of the first wrong row; "" if no row is wrong.
         """
 
 
@@ -94,10 +94,11 @@ class Reader:
     Attributes:
       spec: the features. Without a spec, the reader only reads TFRecord files.
       settings: a source such as `csv.Csv`, whose delimiter, columns and other settings apply to
-        files of its format. If an `ImageFiles` wraps the source, rows name image files, as in
-        training.
+        files of its format. If an `ImageFiles` wraps the source, rows have paths of image files
+        instead of images, as in training.
       batch_size: the number of rows that the model gets at a time.
-      keep: fields to return with the predictions, such as ids. The fields need not be features.
+      keep: fields to return with the predictions, such as ids. The fields in `keep` need not be
+        features.
       format_name: csv, jsonl, parquet or tfrecord; "auto" to derive it from the name of each file.
     """
 
@@ -164,7 +165,7 @@ class Reader:
                 yield batches.Chunk(path=path, numbers=(), rows=())
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk and the fields of `keep`. `parse` is thread-safe.
+        """Return the tf.Examples of a chunk and the fields in `keep`. `parse` is thread-safe.
 
         Args:
           chunk: a chunk from `chunks`.
@@ -178,8 +179,8 @@ class Reader:
         """Return the reason why a model refused a chunk, with the first wrong row if possible.
 
         Args:
-          chunk: a chunk of at least one row.
-          error: the error of the model.
+          chunk: the chunk that the model refused, which has at least one row.
+          error: the error with which the model refused the chunk.
         """
         format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")

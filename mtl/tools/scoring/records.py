@@ -36,9 +36,9 @@ class Records:
       spec: the features of the model; None if they are unknown.
       keep: the names of fields to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the source of the run. If it is a `tfrecord.TfRecord`, its settings apply to the
-        files.
-      images: says which fields hold paths of image files; None without such fields.
+      settings: the data source of the run; if it is a `tfrecord.TfRecord`, its settings apply to
+        the files.
+      images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec | None
@@ -92,8 +92,8 @@ class Records:
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
         """Return {field: B values} for the fields in `keep`.
 
-        If every field has one value in every record, TensorFlow reads all records at once.
-        Otherwise, Python reads record by record.
+        If every field has one value in every record, TensorFlow reads all records at once. If a
+        field has several values or none in some record, Python reads the records one by one.
         """
         located = zip(chunk.numbers, chunk.rows, strict=True)
         first = self._read_features(chunk.path, *next(located))
@@ -124,7 +124,7 @@ class Records:
 
 @functools.cache
 def _make_parser(kinds: Sequence[tuple[str, str]]) -> Any:
-    """Return a parser of fields with one value; `kinds` pairs each field with its list type."""
+    """Return a parser of tf.Examples; `kinds` pairs each field with a kind such as int64_list."""
     fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
     examples = tf.TensorSpec([None], tf.string)
     return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])

@@ -37,7 +37,7 @@ class Remote:
         Args:
           client: the client of the server.
           call: the name of the model, with the time limit and the number of retries.
-          server: the address, for errors.
+          server: the address of the server in error messages.
 
         Raises:
           UserError: the server does not answer, or does not have the model or signature.

@@ -34,7 +34,7 @@ class Plan:
         standard output.
       format_name: the format of the outputs.
       is_folder: True if `output` is a folder.
-      guard: describes the files besides the inputs that an output must not overwrite.
+      guard: describes the files that outputs must not overwrite, in addition to the inputs.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
     """
 
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """The output folder. Only valid if `is_folder` is True."""
+        """The output folder; this property may only be used if `is_folder` is True."""
         return cast(str, self.output)
 
     def shards(self) -> dict[str | None, list[str]]:
@@ -88,14 +88,14 @@ def plan_shards(
 ) -> Plan:
     """Choose the output file for each input file.
 
-    `output` is a folder if it ends in "/" or is an existing folder. With several inputs, a name
-    without a file extension is also a folder.
+    `output` is a folder if it ends in "/" or is an existing folder. If there are several inputs,
+    `output` is also a folder if it has no file extension.
 
     Args:
       inputs: the files with rows to predict.
       output: a file or a folder; None for standard output.
       format_name: the format of the outputs; "auto" to derive it from the names of the files.
-      guard: describes the files besides the inputs that an output must not overwrite.
+      guard: describes the files that outputs must not overwrite, in addition to the inputs.
       escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
 
     Raises:
@@ -136,7 +136,7 @@ def score_shards(
     not changed since the last prediction.
 
     Args:
-      plan: the inputs of each output.
+      plan: the input files of each output file.
       reader: the reader of the inputs.
       model: the model. Several threads call the model at the same time.
       concurrency: the number of threads, which is the number of batches in progress.
@@ -179,7 +179,7 @@ def score_shards(
 
 
 def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
-    """Return the note with the model and settings for the folder of a plan."""
+    """Return the note for the output folder of a plan, with the model and the settings."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
     # Notes by old versions of this package lack this setting, which counts as None.
@@ -191,7 +191,7 @@ def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> c
 def _list_due(
     shards: Mapping[str | None, list[str]], note: claim.Claim | None
 ) -> dict[str | None, list[str]]:
-    """Return {output: inputs} for all outputs that are not done."""
+    """Return {output: inputs} for outputs that are missing or whose inputs have changed."""
     return {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
 
 
@@ -208,7 +208,7 @@ _Scored = tuple[batches.Chunk, blocks.Block]
 
 
 def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
-    """Return the results of all chunks up to the first chunk with rows."""
+    """Return the predicted chunks, up to and including the first chunk that has rows."""
     results = []
     for chunk, block in scored:
         results.append((chunk, block))
@@ -233,8 +233,9 @@ def _write_outputs(
     Args:
       plan: the plan, with the format of the outputs.
       outputs: {input file: output file}.
-      scored: chunks in the order of the inputs, with their predictions.
-      finish: a function that gets each complete output and the last input of the output.
+      scored: the chunks of all inputs in the order of the inputs, each with its predictions as a
+        block.
+      finish: a function that is called with each complete output file and its last input file.
     """
     rows = 0
     count = len(set(outputs.values()))
@@ -259,7 +260,7 @@ def _score_chunk(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """Return a chunk and the block with its predictions. `_score_chunk` is thread-safe."""
+    """Return a chunk and the block with its rows' predictions. `_score_chunk` is thread-safe."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

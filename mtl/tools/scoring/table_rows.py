@@ -23,8 +23,9 @@ class Tables:
       spec: the features of the model.
       keep: the names of columns to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the source of the run. If it is an `arrow.Arrow`, its settings apply to the files.
-      images: says which fields hold paths of image files; None without such fields.
+      settings: the data source of the run; if it is an `arrow.Arrow`, its settings apply to the
+        files.
+      images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec
@@ -87,7 +88,7 @@ class Tables:
         return self._arrow_source.rename if self._arrow_source else {}
 
     def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
-        """Return {feature: field}; weights without a column come from the column of their list."""
+        """Return {feature: field}; weights without a column are in the column of their list."""
         if not self.spec.weighted:
             return self.spec.feature_fields
         names = [*source.name_columns(schema.names, self._rename), *self._rename]

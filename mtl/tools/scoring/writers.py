@@ -72,8 +72,8 @@ def rename_output(name: str, format_name: str) -> str:
 def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
     """Yield a function that writes blocks to a file.
 
-    A file gets its name only when it is complete. To a pipe or a device, each block is written at
-    once.
+    A file gets its name only when it is complete. If the path is a pipe or a device, each block is
+    written immediately.
 
     Args:
       path: the path or the URL of the file; None for standard output.
@@ -183,9 +183,9 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
-    """Return True if a cast keeps the meaning of values: to wider numbers, to text, or of nulls.
+    """Return True if a cast keeps the meaning of values, such as a cast to wider numbers or text.
 
-    The check is needed because Arrow would also cast "007" to 7 and 2 to True.
+    Without this check, Arrow would also cast "007" to 7 and 2 to True.
     """
     current = values.type
     if current == kind or values.null_count == len(values) or pa.types.is_string(kind):

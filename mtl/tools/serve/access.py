@@ -23,7 +23,7 @@ class Guard:
         """Read the token.
 
         Args:
-          token_file: the path of the file; None to admit all clients.
+          token_file: the path of the file with the token; None to admit all clients.
 
         Raises:
           UserError: the file cannot be read, or has no token.
@@ -86,7 +86,7 @@ class Tls(NamedTuple):
     Attributes:
       certificate: the content of the certificate's PEM file.
       key: the content of the key's PEM file.
-      context: the TLS context of a server with this certificate.
+      context: the TLS context with which a server presents the certificate.
     """
 
     certificate: bytes
@@ -97,7 +97,8 @@ class Tls(NamedTuple):
 def check_files(config: settings.Settings) -> None:
     """Fail if the file of the token, the certificate or the key cannot be used.
 
-    A command calls this function before it loads a model, because loading takes seconds.
+    A command calls this function first, so that it reports a wrong file before it loads a model,
+    which takes seconds.
 
     Raises:
       UserError: a file cannot be used; the message never shows the token.
@@ -111,8 +112,8 @@ def read_tls(certificate: str, key: str) -> Tls:
     """Read a certificate and its key.
 
     Args:
-      certificate: the path of a PEM file.
-      key: the path of the key, which has no password.
+      certificate: the path of the PEM file with the certificate.
+      key: the path of the PEM file with the key, which has no password.
 
     Raises:
       UserError: a file cannot be read, or certificate and key do not match.

@@ -60,7 +60,7 @@ class _Queue:
         self.rows -= item.request.rows
 
     def take(self, most_rows: int) -> list[_Waiting]:
-        """Remove the oldest requests, with at most `most_rows` rows but at least one request."""
+        """Remove and return the oldest request, and further ones up to `most_rows` rows in all."""
         items: list[_Waiting] = []
         room = most_rows
         while self.items:
@@ -95,13 +95,13 @@ class Batcher:
         """Store the settings; threads start with the first requests.
 
         Args:
-          max_batch_size: the largest number of rows of joined requests.
+          max_batch_size: the largest number of rows that joined requests may have together.
           timeout_secs: how long a request waits for other requests.
           threads: the number of calls that run at the same time.
           max_queue_rows: the largest number of rows that may wait or be computed at a time.
           is_joining: False to run each request alone.
-          hold: returns a context that keeps a model open during a call, even if all clients of the
-            call hang up.
+          hold: a function that returns a context, which keeps a model open during a call even if
+            all clients of the call hang up.
           on_batch: a function that gets the number of rows of each call of the model.
         """
         self._most_rows, self._timeout = max_batch_size, timeout_secs
@@ -120,7 +120,7 @@ class Batcher:
         """Return the outputs of a request.
 
         Args:
-          model: a leased model; only requests to the same model are joined.
+          model: a model from `Versions.lease`; only requests to the same model are joined.
           request: inputs of B rows.
 
         Returns:
@@ -169,7 +169,8 @@ class Batcher:
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
         """Remove a request from its queue if its client hung up or its time is over.
 
-        Otherwise, abandoned requests would pile up while a call of the model hangs.
+        Without this removal, abandoned requests would pile up in the queue while a call of the
+        model hangs.
         """
         queue = self._queues.get(key)
         if queue is not None and item in queue.items:
@@ -227,7 +228,7 @@ class Batcher:
         self._start_calls()
 
     def close(self) -> None:
-        """End the threads after their calls."""
+        """End each thread after its current call of the model."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

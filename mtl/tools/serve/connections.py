@@ -17,7 +17,7 @@ from aiohttp import web
 
 
 class Connection(asyncio.Protocol):
-    """Forwards events to aiohttp, and closes the connection if headers arrive too late.
+    """Forwards the events of a connection to aiohttp; closes it if headers arrive too late.
 
     The timer for the first request starts when the connection opens. The timer for each later
     request starts with its first byte, because aiohttp closes idle connections itself.
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
-        """Stop the timer, because the headers have arrived; the context ends with the answer."""
+        """Stop the timer, as the headers have arrived; the context lasts until the answer ends."""
         self._stop_timer()
         self._request, self._is_answering = request, True
         try:
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._handler.resume_writing()
 
     def _is_between_requests(self) -> bool:
-        """Return False while bytes may belong to the body of a request."""
+        """Return False while incoming bytes may belong to the body of a request."""
         if self._request is None:
             return True
         # After an error, the body of the request may still arrive although the answer is already

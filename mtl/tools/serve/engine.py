@@ -50,7 +50,7 @@ class Log(Protocol):
     """Stores the rows of requests and their predictions."""
 
     def add(self, answer: Answer) -> None:
-        """Store an answer, unless the log keeps only a sample or is too busy."""
+        """Store an answer, unless it is not in the log's random sample or the log is too busy."""
 
 
 class Engine:
@@ -111,8 +111,8 @@ class Engine:
         Args:
           name: the name of the model in the request.
           version: the version; None for the newest.
-          parse: a function that returns the request for a model.
-          write: a function that returns the result for an answer.
+          parse: a function from the model to the parsed request.
+          write: a function that converts an `Answer` into the result.
           size: the size of the request in bytes.
           timeout_secs: the seconds until the deadline of the client; None without a deadline.
 
@@ -153,7 +153,7 @@ class Engine:
         return await self._run_aside(size, lambda: write(answer))
 
     async def _run_aside(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which runs in another thread if `size` bytes are many."""
+        """Return the result of `work`; use another thread if it handles many bytes (`size`)."""
         if size <= _MOST_AT_ONCE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)

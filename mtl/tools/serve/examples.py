@@ -16,7 +16,7 @@ from mtl.tools.serve import models, tensors
 
 
 def make_rest(model: models.Model) -> dict[str, Any]:
-    """Return a request of TensorFlow Serving's REST with one row.
+    """Return an example request with one row, as JSON for TensorFlow Serving's REST interface.
 
     The row comes from the first warm-up request of the signature `raw`, or of `serving_default` if
     there is no `raw`. Without warm-up requests, the row has zeros and empty texts.

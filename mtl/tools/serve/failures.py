@@ -35,7 +35,7 @@ LATE = Kind("DEADLINE_EXCEEDED", 504)
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    The message may quote the request, so line ends are escaped and secrets are masked.
+    The error message may quote the request, so line ends are escaped and secrets are masked.
     """
 
     def __init__(self, kind: Kind, message: str):
@@ -51,9 +51,9 @@ def explain_failure(error: BaseException) -> RequestError | None:
       error: the exception.
 
     Returns:
-      A RequestError as it is. A RequestError of the kind INVALID for a UserError or for values that
-      TensorFlow refuses, and of the kind LATE for a TimeoutError. None for other exceptions,
-      because then the server is at fault.
+      The same error for a RequestError; a RequestError of the kind INVALID for a UserError or for
+      values that TensorFlow refuses; a RequestError of the kind LATE for a TimeoutError; and None
+      for all other exceptions, which are faults of the server.
     """
     if isinstance(error, RequestError):
         return error

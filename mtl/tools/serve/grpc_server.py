@@ -98,7 +98,7 @@ class GrpcServer:
 
 
 def _count_millis(secs: float) -> int:
-    """Return milliseconds, as an integer that fits into the int32 of gRPC."""
+    """Convert seconds to milliseconds, as an integer that fits into the int32 of gRPC."""
     return min(math.ceil(1000 * secs), 2**31 - 1)
 
 
@@ -106,8 +106,8 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
     """Ends a call if the client does not send the whole message in time.
 
     A normal gRPC handler only starts when the message is complete, so it could not limit the time
-    for the message. A handler of streams starts at the beginning of the call. Clients notice no
-    difference.
+    for the message. A handler for streams of messages starts at the beginning of the call, so it
+    can limit the time until the message is complete. Clients notice no difference.
     """
 
     def __init__(self, secs: float):
@@ -182,7 +182,7 @@ class _Answering:
 
 
 class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Implements PredictionService. Calls of further methods end with UNIMPLEMENTED."""
+    """Implements PredictionService; calls of other methods fail with the status UNIMPLEMENTED."""
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the outputs of a signature."""
@@ -255,7 +255,7 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
-    """Implements ModelService. Calls of further methods end with UNIMPLEMENTED."""
+    """Implements ModelService; calls of other methods fail with the status UNIMPLEMENTED."""
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with the state of one version or of all versions."""
@@ -274,7 +274,7 @@ def read_request(signature: models.Signature, request: Any, config: Any) -> requ
     Args:
       signature: the signature that the message calls.
       request: the message.
-      config: the settings with `max_rows` and `max_body_bytes`.
+      config: the settings of the server, whose `max_rows` and `max_body_bytes` limit the message.
 
     Raises:
       UserError: the message does not fit the signature.
@@ -289,8 +289,8 @@ def read_request(signature: models.Signature, request: Any, config: Any) -> requ
 def _read_tensor(where: str, proto: Any, limit: int) -> np.ndarray:
     """Return the array of a TensorProto with at most `limit` values.
 
-    A TensorProto may give a single value for a whole shape. Without a limit, a short message could
-    thus require any amount of memory.
+    A TensorProto may contain a single value that stands for all values of a large array. Without a
+    limit, a short message could thus require any amount of memory.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     fits = not proto.tensor_shape.unknown_rank and all(size >= 0 for size in sizes)
@@ -335,7 +335,7 @@ def write_tensor(array: np.ndarray, proto: Any) -> None:
     """Fill a TensorProto with the values of an array.
 
     Args:
-      array: an array of any shape, in which texts are objects.
+      array: an array of any shape; texts are in an array of objects.
       proto: an empty TensorProto, which is filled in place.
     """
     proto.dtype = tensors.find_enum(array.dtype)

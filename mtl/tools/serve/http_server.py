@@ -1,9 +1,9 @@
-"""Serves HTTP: routes, bodies, access, and errors as JSON.
+"""Serves HTTP: checks tokens, reads bodies, calls handlers, and answers errors as JSON.
 
 This module uses aiohttp, because aiohttp is one package with a parser in C, limits the size of
 bodies, cancels the work for a client that hangs up, and runs in the event loop of gRPC. Starlette
-would need Uvicorn, which handles signals itself and does not limit bodies. Tornado parses in
-Python, and continues the work for a client that hangs up.
+would need Uvicorn, which handles signals itself and does not limit the size of bodies. Tornado
+parses requests in Python, and continues the work for a client that hangs up.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class HttpServer:
 
 
 def _name_method(request: web.Request) -> str:
-    """Return the name of the called method for metrics, "other" for all unknown paths."""
+    """Return the name under which metrics count a request; "other" for unknown paths."""
     if request.match_info.route.resource is None:
         return "other"
     # For example, the handler of the method "predict" is named "_predict".

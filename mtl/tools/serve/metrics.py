@@ -74,12 +74,12 @@ class Metrics:
     def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
         """Count a request, and measure its time until the end of the context.
 
-        Set the code of the outcome within the context.
+        The caller sets `code` of the yielded outcome before the context ends.
 
         Args:
           protocol: "rest", "open_inference" or "grpc".
-          method: a name such as "predict". Prometheus stores a time series for each name, so there
-            must be few names.
+          method: the name of the called method, such as "predict". Prometheus stores a time series
+            for each name, so there must be few names.
         """
         outcome, start = Outcome(), time.perf_counter()
         self._open.inc()

@@ -38,7 +38,7 @@ class Signature:
     Attributes:
       name: the name of the signature.
       method: "predict", "classify" or "regress".
-      inputs, outputs: the tensors by name.
+      inputs, outputs: {name of an input or output: its tensor}.
       defaults: {input: the value if a request omits the input}.
     """
 
@@ -71,7 +71,7 @@ class Signature:
 
 
 class Model:
-    """A version of a model in memory."""
+    """A version of a model that is loaded into memory."""
 
     def __init__(self, name: str, number: int, directory: str, export: loaded.Loaded):
         self.name, self.number, self.directory = name, number, directory
@@ -94,7 +94,7 @@ class Model:
         """Check the files of a SavedModel, load it, and run its warm-up requests.
 
         Args:
-          name: the name of the model for clients.
+          name: the name under which clients call the model.
           number: the version.
           directory: the folder of the version.
 
@@ -119,11 +119,11 @@ class Model:
         return {name: requests for name, requests in requests_of.items() if name in self.signatures}
 
     def find_signature(self, name: str, method: str = PREDICT) -> Signature:
-        """Return a signature that a method can call.
+        """Return the signature with a name; fail if the method cannot call it.
 
         Args:
           name: the name; "" for `serving_default`.
-          method: "predict", which can call any signature, "classify" or "regress".
+          method: "predict", "classify" or "regress"; "predict" can call any signature.
 
         Raises:
           UserError: no signature with this name can be called by the method.
@@ -148,8 +148,8 @@ class Model:
 
         Args:
           signature: the name of the signature.
-          inputs: {input: [B, ...]}. A missing input gets its default.
-          outputs: the names of the outputs.
+          inputs: {input: [B, ...]}. A missing input gets its default value.
+          outputs: the names of the outputs to compute.
 
         Returns:
           {output: array}. The arrays have shape [B, ...] if `Signature.is_by_row` is True.
@@ -164,7 +164,7 @@ class Model:
         return dict(zip(outputs, call(*[values[name] for name in names]), strict=True))
 
     def _find_call(self, signature: str, names: Sequence[str], outputs: Sequence[str]) -> Any:
-        """Return a function that runs the session, from the values of inputs to the outputs."""
+        """Return a function that runs the session: it takes the inputs and returns the outputs."""
         key = signature, tuple(names), tuple(outputs)
         with self._lock:
             if key not in self._calls:

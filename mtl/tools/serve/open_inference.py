@@ -6,9 +6,9 @@ document, tensors_after = open_inference.split_body(body, header)
 request = open_inference.read_infer(model, document, tensors_after, most_rows=8192)
 body, json_bytes = open_inference.write_infer(answer, document)
 
-The protocol does not know signatures. A request calls the signature `raw`, whose inputs are the
-features, unless the parameter `signature_name` of the request names another signature. If an export
-has no `raw`, a request sends tf.Examples.
+The protocol has no signatures. A request calls the signature `raw`, whose inputs are the features,
+unless the parameter `signature_name` of the request names another signature. If an export has no
+signature `raw`, a request sends tf.Examples.
 """
 
 from __future__ import annotations
@@ -171,15 +171,15 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
     """Write the body of an answer to a call of `/infer`.
 
     Args:
-      answer: the outputs of the model.
-      document: the JSON object of the request. It chooses the outputs that are sent as binary
-        tensors.
+      answer: the request and the outputs that the model computed for it.
+      document: the JSON object of the request, which says which outputs to send as binary tensors.
 
     Returns:
-      The body, and the size of the JSON at its start in bytes; None if the whole body is JSON.
+      The body, and the number of bytes of the JSON at its start; this number is None if the whole
+      body is JSON.
 
     Raises:
-      UserError: an output that is not binary has bytes that are not UTF-8.
+      UserError: an output that is sent as JSON has bytes that are not UTF-8.
     """
     parameters = document.get("parameters", {})
     is_binary = parameters.get("binary_data_output") is True

@@ -65,7 +65,7 @@ class RequestLog:
         """Start the thread that writes the files.
 
         Args:
-          folder: the folder for the files.
+          folder: the folder for the files of the log.
           share: the share of requests that is logged, from 0 to 1.
           without: the names of features, predictions and tasks that are not logged.
           most_bytes: the largest size of all files in bytes.
@@ -161,16 +161,17 @@ class RequestLog:
 def open_log(
     config: settings.Settings, model: models.Model, on_loss: Callable[[], None]
 ) -> RequestLog | None:
-    """Return the log that the settings describe; None without a log.
+    """Return the log that the settings describe; None if they ask for no log.
 
     Args:
       config: the settings.
-      model: the model, whose features, predictions and tasks may be left out.
+      model: the model; the settings may leave some of its features, predictions and tasks out of
+        the log.
       on_loss: a function that the log calls for each request that it cannot store.
 
     Raises:
-      UserError: the folder cannot be written, or the model lacks a name that the log should leave
-        out.
+      UserError: the folder cannot be written, or a name to leave out is no feature, prediction or
+        task of the model.
     """
     if not config.request_log:
         return None
@@ -196,7 +197,7 @@ def open_log(
 
 
 def _list_names(model: models.Model) -> list[str]:
-    """Return the features, predictions and tasks of a model."""
+    """Return the names of the features, predictions and tasks of a model."""
     names = set(model.spec.feature_fields if model.spec else ())
     for key, signature in model.signatures.items():
         if not signature.takes_examples:
@@ -208,7 +209,7 @@ def _list_names(model: models.Model) -> list[str]:
 
 
 def _find_group(answer: engine.Answer) -> Any:
-    """Return a key that is equal for answers whose rows fit into one table."""
+    """Return a key that is the same for all answers whose rows fit into one table."""
     request = answer.request
     return (
         answer.model.number,

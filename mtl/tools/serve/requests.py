@@ -84,7 +84,7 @@ def _has_rows(array: np.ndarray, rows: int) -> bool:
 
 
 def _count_rows(signature: models.Signature, inputs: Mapping[str, np.ndarray]) -> int:
-    """Return the number of rows; fail if inputs differ, except empty inputs with a default."""
+    """Return the number of rows that all inputs have; inputs with a default may be empty."""
     counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
     rows = max(counts.values(), default=0)
     if signature.is_by_row:
@@ -115,8 +115,8 @@ def _require_all(signature: models.Signature, inputs: Mapping[str, np.ndarray]) 
 def _check_lengths(name: str, lists: np.ndarray, length: str, lengths: np.ndarray) -> None:
     """Fail if the length of a list exceeds the number of columns L of the padded lists [B, L].
 
-    The graph also checks lengths. But after joining, the graph only knows the number of columns of
-    the widest request.
+    The graph of the model also checks the lengths of lists. But after requests are joined, the
+    graph only knows the number of columns of the widest request.
     """
     width = lists.shape[1]
     wrong = (lengths < 0) | (lengths > width)

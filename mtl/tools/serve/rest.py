@@ -265,7 +265,7 @@ def write_classes(outputs: Mapping[str, np.ndarray]) -> str:
       outputs: {"classes": [B, C], "scores": [B, C]}; classes or scores may be missing.
 
     Raises:
-      UserError: classes and scores are missing.
+      UserError: both classes and scores are missing.
     """
     labels, scores = split_classes(outputs)
     texts = zip(map(tensors.write_values, labels), map(tensors.write_values, scores), strict=True)
@@ -284,7 +284,7 @@ def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nda
       scores are 0.
 
     Raises:
-      UserError: classes and scores are missing.
+      UserError: both classes and scores are missing.
     """
     classes, scores = outputs.get("classes"), outputs.get("scores")
     if classes is not None:

@@ -56,7 +56,7 @@ def open_versions(
     """Find the versions of a model, and load the first version to serve.
 
     Args:
-      name: the name of the model for clients; None for the name in the export.
+      name: the name under which clients call the model; None for the name that the export stores.
       exports: the folders of versions.
       config: the settings.
 
@@ -81,10 +81,10 @@ def open_versions(
 async def start(
     name: str, model_versions: versions.Versions, config: settings.Settings
 ) -> AsyncIterator[Running]:
-    """Start the servers, and stop them after the running requests when the context ends.
+    """Start the servers; when the context ends, finish the running requests and stop.
 
     Args:
-      name: the name of the model for clients.
+      name: the name under which clients call the model.
       model_versions: the versions of the model; at least one is loaded.
       config: the settings.
 
@@ -159,7 +159,7 @@ async def serve(
     A second signal ends the process at once.
 
     Args:
-      name: the name of the model for clients.
+      name: the name under which clients call the model.
       model_versions: the versions of the model; at least one is loaded.
       config: the settings.
       on_start: a function that is called when the server accepts requests.

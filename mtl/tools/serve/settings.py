@@ -43,12 +43,12 @@ class Settings:
         without being split.
       batch_timeout_micros: how long a request waits for other requests, in microseconds.
       threads: the number of batches that run at the same time; 0 for half the number of processors.
-      max_queue_rows: the largest number of rows that may wait or be computed. The server refuses
-        further requests.
+      max_queue_rows: the largest number of rows that may wait or be computed at a time. The server
+        refuses further requests.
       max_body_bytes: the largest size of a request in bytes.
       max_rows: the largest number of rows in a request.
-      timeout_secs: how long a request may take, how long its client may send, and how long its
-        client may read the answer.
+      timeout_secs: the time limit in seconds for sending a request, for computing its answer, and
+        for reading the answer, each separately.
       drain_secs: how long a server waits for running requests before it stops.
       token_file: a file with the bearer token of clients; None admits all clients.
       tls_cert, tls_key: PEM files of the certificate and its key; None for no TLS.
@@ -185,7 +185,7 @@ def refuse_port(flag: str, host: str, port: int, reason: str) -> NoReturn:
     """Raise the error for a port that cannot be used.
 
     Args:
-      flag: the flag of the port, without dashes.
+      flag: the command-line flag that sets the port, without dashes.
       host: the address.
       port: the port.
       reason: the error message of the operating system.

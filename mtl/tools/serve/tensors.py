@@ -64,9 +64,9 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     """Fail unless an array has the type and shape of a tensor.
 
     Args:
-      where: the name of the array, for errors.
+      where: the name of the array in error messages.
       array: the array.
-      tensor: the input that the array is meant for.
+      tensor: the type and the shape of the input that the array is meant for.
 
     Raises:
       UserError: the array has another type or shape than the tensor.
@@ -96,9 +96,9 @@ def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
     """Turn nested JSON lists into an array with the type of a tensor. Any shape is allowed.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       value: a value, or nested lists of values.
-      tensor: the input that the array is meant for.
+      tensor: the type and the shape of the input that the array is meant for.
 
     Raises:
       UserError: lists at the same depth differ in length, or a value does not fit the type.
@@ -111,7 +111,7 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
     """Return the values in nested lists, and the shape of the lists.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       value: a value, or nested lists of values.
 
     Returns:
@@ -140,10 +140,11 @@ def make_array(
     """Turn JSON values into an array of a type.
 
     Args:
-      where: the name of the value, for errors.
+      where: the name of the value in error messages.
       flat: N values, as `flatten` returns them.
       dtype: the type that the signature requires.
-      shape: the shape of the nested lists; with it, errors name the place of a wrong value.
+      shape: the shape of the nested lists that had the values, for error messages that name the
+        place of a wrong value.
 
     Returns:
       The values, [N].

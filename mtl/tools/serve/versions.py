@@ -27,11 +27,11 @@ _FIRST_WAIT, _LONGEST_WAIT = 5.0, 300.0
 
 
 class _Failure(NamedTuple):
-    """A failure to load a version.
+    """A failure to load a version of the model.
 
     Attributes:
       reason: the error message.
-      again: the time of `time.monotonic` from which to try again.
+      again: the value of `time.monotonic` from which the server tries again to load the version.
       wait: the seconds between the failure and `again`.
     """
 
@@ -151,7 +151,7 @@ class Versions:
             self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
 
     def _settle_versions(self, folders: Mapping[int, str]) -> None:
-        """Choose the newest version; retire versions without a folder and surplus old versions."""
+        """Choose the newest version; retire versions whose folder is gone, and surplus old ones."""
         with self._lock:
             # Loaded versions stay in use if the folders of all loaded versions are gone.
             good = [n for n in sorted(self._loaded) if n in folders] or sorted(self._loaded)
@@ -246,7 +246,7 @@ class Versions:
           number: the only version to return; None for all versions.
 
         Raises:
-          RequestError: there is no such version.
+          RequestError: the server has no version with this number.
         """
         states = self.list_states()
         if number is None:
@@ -256,7 +256,7 @@ class Versions:
         return {number: states[number]}
 
     def close(self) -> None:
-        """Close all versions. A version that requests use is closed after its last request."""
+        """Close all versions. A version that is in use is closed after its last request."""
         with self._polling:
             with self._lock:
                 self._retired.update(self._loaded.values())
@@ -268,6 +268,6 @@ def make_loader(name: str) -> Callable[[int, str], Any]:
     """Return a function that loads a version of a model from its number and its folder.
 
     Args:
-      name: the name of the model for clients.
+      name: the name under which clients call the model.
     """
     return lambda number, path: models.Model.load(name, number, path)

@@ -43,7 +43,7 @@ class Limits:
     Attributes:
       numbers: the largest number of distinct numbers that are counted exactly.
       texts: the largest number of distinct texts that are counted exactly.
-      bytes: the largest number of bytes in distinct texts.
+      bytes: the largest number of bytes that the distinct texts may have together.
     """
 
     numbers: int = numbers.MOST_VALUES
@@ -75,7 +75,7 @@ class Base:
       missing: the number of rows without a value.
       broken: "text" or "list" if another pass over the data must read the column as texts or lists;
         "" if no other pass is needed.
-      reason: the reason for another pass, as text.
+      reason: a text that says why another pass over the data is needed; "" if none is needed.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Base:
             self._add_values(values)
 
     def _add_values(self, values: pa.Array) -> None:
-        """Add values, which hold no nulls."""
+        """Add values, none of which is null."""
 
     def finish(self, name: str) -> facts.Column:
         """Return the statistics of a column whose values are not read."""
@@ -174,7 +174,7 @@ class Text(Base):
         self._texts.add(values)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add texts that are already counted.
+        """Add texts whose occurrences are already counted.
 
         Args:
           counts: {text: number of rows with the text}.
@@ -233,9 +233,9 @@ def _is_utf8(values: pa.Array) -> bool:
 class Guessed(Base):
     """Guesses whether texts, as in CSV, are numbers, truth values, times or just texts.
 
-    The rules are the same as in `mtl.tools.drafting`. The first block whose values are clear
-    decides the kind of the column. If a later block contradicts the kind, `broken` asks for another
-    pass that reads texts.
+    The rules for guessing are the same as in `mtl.tools.drafting`. The first block of rows that
+    shows the kind of the values decides the kind of the column. If a later block contradicts this
+    kind, `broken` becomes "text", which asks for another pass that reads the column as texts.
 
     Args:
       limits: the limits of memory.
@@ -266,7 +266,7 @@ class Guessed(Base):
             self._add_typed(values)
 
     def _choose_kind(self, values: pa.Array) -> pa.Array:
-        """Choose the kind of the column if values are clear; return the values that remain."""
+        """Choose the kind of the column if the values show it; return the values still to add."""
         # Try a few values first, which usually decide, because trying all distinct values takes
         # longer.
         if self._has_number(values[:_LOOKED_AT]):
@@ -303,7 +303,7 @@ class Guessed(Base):
         self._kind, self._inner = kind, inner
 
     def _add_typed(self, values: pa.Array) -> None:
-        """Add numbers or times. A few other texts are allowed as marks of a missing value."""
+        """Add numbers or times. A few other texts may occur, which count as missing values."""
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
@@ -323,7 +323,7 @@ class Guessed(Base):
             self._check_words()
 
     def _check_words(self) -> None:
-        """Ask for another pass over the data if too many words would be marks of missing values."""
+        """Ask for another pass over the data if too many different words would count as missing."""
         if self._kind == facts.TIME:
             marks, limit, kind = _SURE_MARKS, 0, "times"
         else:
@@ -358,7 +358,7 @@ class Guessed(Base):
         )
 
     def _check_shares(self, column: facts.Column) -> None:
-        """Ask for another pass if words are too frequent for marks of a missing value."""
+        """Ask for another pass over the data if words occur too often to mark missing values."""
         odd_words = {word: n for word, n in self._words.items() if word not in _MARKS_OF_NUMBERS}
         total = sum(odd_words.values())
         if total > _SHARE_OF_WORDS * column.count:
@@ -405,8 +405,8 @@ class Listed(Base):
     """Collects statistics of lists; in lists of lists, the innermost values count.
 
     Args:
-      inner: collects statistics of the single values.
-      marks: texts that mean an empty list, if `is_split`.
+      inner: the object that collects statistics of the values in the lists.
+      marks: if `is_split` is True, the texts that stand for an empty list.
       is_split: True if lists are texts such as a|b, as in CSV.
     """
 
@@ -443,7 +443,7 @@ class Listed(Base):
 
 
 def _drop_empty(lists: pa.ListArray, parts: pa.Array) -> pa.Array:
-    """Replace the values of lists by `parts`, and drop empty texts, as in training."""
+    """Return lists with the values `parts`, from which empty texts are dropped as in training."""
     # For lists of 2 and 1 values, offsets are [0, 2, 3]. A new offset counts the texts before the
     # list that are not empty.
     offsets = lists.offsets.to_numpy()

@@ -35,7 +35,7 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A distance between two data sets in a field, with its noise.
+    """The distance between two data sets in one field, and the noise of this distance.
 
     Attributes:
       what: the name of the distance, such as "KS" or "gaps".
@@ -51,7 +51,7 @@ class Shift:
         """Return True if the distance is above a threshold and above the noise; False for NaN.
 
         Args:
-          threshold: a distance in [0, 1].
+          threshold: the distance in [0, 1] above which a field drifts.
         """
         return self.distance > max(threshold, self.noise)
 
@@ -69,11 +69,11 @@ class Difference:
       before: statistics of the field in the old data.
       after: statistics of the field in the new data.
       values: the distance between the distributions of values, without missing values.
-      gaps: the difference between the shares of rows without a value.
-      unseen: the share of new values that the old data lack, beyond the expected share; NaN if the
-        old data have too many distinct values to count them all.
-      unknown: the share of new values that a model does not know, beyond the expected share; NaN
-        without a model.
+      gaps: the difference between the shares of rows without a value in the two data sets.
+      unseen: the share of the values in the new data that the old data lack, minus the expected
+        share; NaN if the old data have too many distinct values to count them all.
+      unknown: the share of the values in the new data that a model does not know, minus the
+        expected share; NaN without a model.
       changed: the change of the type, such as "int, now text"; "" if the type is the same.
     """
 
@@ -93,15 +93,15 @@ class Difference:
 
     @property
     def largest(self) -> float:
-        """The largest distance; infinite if the type has changed, -1 without any distance."""
+        """The largest distance; infinite if the type has changed, -1 if none can be measured."""
         distances = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
         return math.inf if self.changed else max(distances, default=-1.0)
 
     def list_failures(self, threshold: float) -> list[str]:
-        """Return texts about the drift of the field.
+        """Return a text for each way in which the field drifts.
 
         Args:
-          threshold: a distance in [0, 1].
+          threshold: the distance in [0, 1] above which a field drifts.
 
         Returns:
           The change of the type, if the type has changed, and a text for each distance above the
@@ -188,9 +188,9 @@ def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _find_change(before: facts.Column, after: facts.Column) -> str:
-    """Return the change of the type, or "".
+    """Return how the type of a column has changed, as text; "" if it has not changed.
 
-    All numbers count as the same type, and an empty column fits all types.
+    All types of numbers count as the same type, and an empty column fits all types.
     """
     sides = (before, after)
     kinds = ["number" if side.kind in facts.NUMBERS else side.kind for side in sides]
@@ -233,7 +233,7 @@ def _compare_numbers(before: facts.Column, after: facts.Column, chance: float) -
 
 
 def _count_independent(column: facts.Column) -> int:
-    """Return the number of independent values; the values of a list count once."""
+    """Return the number of independent values; the values of the same list count as one."""
     return max(min(column.count, column.present), 1)
 
 
@@ -252,7 +252,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
 
 
 def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
-    """Return the counts of the texts of all tables in each table, with 0 for absent texts."""
+    """Return for each table its counts of the texts of all tables; 0 for texts that it lacks."""
     encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
     places = encoded.indices.to_numpy()
     size, start, aligned = len(encoded.dictionary), 0, []
@@ -271,7 +271,7 @@ def _compare_unseen(
     is_exact: bool,
     chance: float,
 ) -> Shift:
-    """Return the share of new values that the old data lack, beyond the expected share.
+    """Return the share of new values that the old data lack, minus the expected share.
 
     The probability that the next value is new is about the share of values that have occurred once
     (Good, The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
@@ -299,7 +299,7 @@ def _compare_shares(
 
 
 def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
-    """Return the share of new values that a model does not know, beyond the expected share."""
+    """Return the share of new values that a model does not know, minus the expected share."""
     nothing = Shift(what="unknown", distance=math.nan, noise=math.nan)
     if before.unknown is None or after.unknown is None or not before.count or not before.is_exact:
         return nothing
@@ -314,10 +314,11 @@ def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -
 def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the expected share of unknown values in new rows, and the error of this estimate.
 
-    A model that was fitted to the old data may not know values that occur less than k times in the
-    old data. By Good's estimate, the share of the new rows with values that occur r - 1 times in
-    the old rows is the share of the old rows with values that occur r times. So the share of
-    unknown values in new rows is the share of the old rows with values that occur up to k times.
+    A model that was fitted to the old data may not know the values that occur fewer than k times in
+    the old rows. Good's estimate says: the values that occur r - 1 times in the old rows have about
+    the same share in the new rows as the values that occur r times have in the old rows. The
+    expected share of unknown values in the new rows is therefore the share that the values with at
+    most k occurrences have in the old rows.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)
@@ -341,9 +342,10 @@ def _read_counts(column: facts.Column) -> np.ndarray:
 
 
 def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:
-    """Return a bound that differences of shares between two samples exceed by at most this chance.
+    """Return a bound that the differences of shares between two samples rarely exceed.
 
-    Bernstein's inequality bounds the chance for each of the K shares, and the K bounds are added.
+    The chance that any difference exceeds the bound is at most `chance`: Bernstein's inequality
+    limits this chance for a single share, and the limits for all shares are added.
     """
     # Compute the bound of equal shares only once, because rare values often have equal shares.
     kinds, numbers = np.unique(shares, return_counts=True)

@@ -31,13 +31,15 @@ class Column:
         whose values are not read, such as a struct).
       rows: the number of rows.
       missing: the number of rows without a value. NaN and empty lists count as missing.
-      is_list: True if a row may hold several values. The attributes below describe single values.
+      is_list: True if a row may hold several values. For lists, the attributes `numbers` and
+        `texts` describe the values in the lists.
       numbers: the distribution of numbers, or of times in microseconds since 1970; None for other
         kinds.
       texts: the counts of texts or bytes; None for other kinds.
       lengths: the distribution of the lengths of lists, without empty lists; None if rows hold
         single values.
-      marks: {text: number of rows} for texts among numbers or times that count as missing values.
+      marks: {text: number of rows} for the texts that count as missing values in a column of
+        numbers or times.
       unknown: the share of values that a trained model does not know; None without a model.
     """
 
@@ -64,12 +66,12 @@ class Column:
 
     @property
     def gaps(self) -> float:
-        """The share of rows without a value; NaN without a row."""
+        """The share of rows without a value; NaN if there are no rows."""
         return self.missing / self.rows if self.rows else math.nan
 
     @property
     def count(self) -> int:
-        """The number of single values, including infinite numbers."""
+        """The number of values, including infinite numbers; all values of a list count."""
         if self.texts is not None:
             return self.texts.count
         return self.numbers.count + self.numbers.infinite if self.numbers is not None else 0

@@ -1,4 +1,4 @@
-"""Computes the statistics of a table: reads blocks of rows ahead, and adds columns in threads.
+"""Computes the statistics of a table; threads read blocks ahead and add columns in parallel.
 
 dataset = gathering.describe(tables.open_table("FILE", ["train.csv"]))
 dataset.columns["age"].numbers.mean
@@ -49,8 +49,8 @@ def describe(
       table: the table to read.
       marks: texts that mean a missing value, besides empty cells in CSV.
       left_out: names of columns that are not read.
-      like: the statistics of data to compare with. Columns of texts or lists in these data are also
-        read as texts or lists here, even if cells look like numbers.
+      like: the statistics of another data set. Columns of texts or lists in that data set are also
+        read as texts or lists here, even if their cells look like numbers.
 
     Raises:
       UserError: a file is malformed, or lacks a column of `left_out`.
@@ -77,8 +77,9 @@ class _Gathered:
 
     Attributes:
       dropped: the names of columns that are left out.
-      plans: {column: kinds that earlier passes require}, where a kind is "text" or "list". A plan
-        grows at most to ("text", "list", "text"), so the number of passes is finite.
+      plans: {column: a sequence of "text" and "list"}, which says how the next pass reads the
+        column. Each pass over the data may append one entry to the sequence of a column, at most up
+        to ("text", "list", "text"), so the number of passes is finite.
     """
 
     def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
@@ -96,7 +97,7 @@ class _Gathered:
             self._open = [name for name in table.columns if name not in left_out]
 
     def read(self, pool: concurrent.futures.Executor) -> bool:
-        """Read all columns that need a pass; return True if some need another pass."""
+        """Read all columns that need a pass over the data; return True if some need one more."""
         current = {name: self._start_column(name) for name in self._open or ()}
         if self._facts and self._table.format == tables.JSON:
             current = {}  # In JSON, the first block shows which columns are lists.
@@ -116,7 +117,7 @@ class _Gathered:
         current: dict[str, columns_lib.Base],
         rows: int,
     ) -> None:
-        """Add a block that follows `rows` rows, and start columns that the earlier rows lack."""
+        """Add a block that comes after `rows` rows; start columns that are new in this block."""
         block_columns = {
             n: values for n, values in block.columns.items() if n not in self._left_out
         }
@@ -210,15 +211,15 @@ def _add_gaps(column: columns_lib.Base, rows: int) -> None:
 
 
 def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Base:
-    """Return an object that collects the statistics of a column with an Arrow type.
+    """Return an object that collects the statistics of a column with the given Arrow type.
 
     Args:
-      kind: the type of the column.
+      kind: the Arrow type of the column.
       limits: the limits of memory.
 
     Returns:
-      The object. For types whose values are not read, such as structs, it only counts missing
-      values.
+      The object; for types whose values are not read, such as structs, the object only counts rows
+      and missing values.
     """
     types = pa.types
     if types.is_dictionary(kind):

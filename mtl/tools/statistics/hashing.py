@@ -23,10 +23,11 @@ _BYTES_AT_ONCE = 1 << 23
 
 
 class Distinct:
-    """Counts distinct values by the smallest hashes in a stream (k minimum values).
+    """Estimates the number of distinct values from their k smallest hashes (k minimum values).
 
-    If k hashes out of D lie below a share x of all 64-bit numbers, D is about (k - 1) / x. See
-    Bar-Yossef et al., Counting distinct elements in a data stream, https://doi.org/10.1007/3-540-45726-7_1.
+    If D distinct values have k hashes in the lowest share x of all 64-bit numbers, D is about (k -
+    1) / x. The method is by Bar-Yossef et al., Counting distinct elements in a data stream,
+    https://doi.org/10.1007/3-540-45726-7_1.
     """
 
     def __init__(self) -> None:

@@ -23,9 +23,9 @@ MOST_VALUES = 1 << 16
 class Moments:
     """Computes the mean and the standard deviation in a numerically stable way.
 
-    The sums hold differences from a base, which are exact for int64. Blocks are merged as in Chan
-    et al., Algorithms for computing the sample variance,
-    https://doi.org/10.1080/00031305.1983.10483115.
+    Instead of the numbers, their differences from a base number are summed, so that large numbers,
+    such as times, do not lose digits. Blocks are merged as in Chan et al., Algorithms for computing
+    the sample variance, https://doi.org/10.1080/00031305.1983.10483115.
     """
 
     def __init__(self) -> None:
@@ -75,10 +75,10 @@ class Moments:
 class Numbers:
     """The distribution of finite numbers, and the counts of zeros, infinite numbers and NaN.
 
-    Up to `most` distinct numbers are counted exactly in a table. With more distinct numbers,
-    quantiles come from a sketch, in which a number of level l stands for 2**l numbers. If a level
-    is full, half of its numbers move to the next level (Karnin, Lang and Liberty, Optimal quantile
-    approximation in streams, arXiv:1603.05346).
+    Up to `most` distinct numbers are counted exactly in a table. If there are more distinct numbers
+    than `most`, quantiles come from a sketch, in which a number of level l stands for 2**l numbers.
+    If a level is full, half of its numbers move to the next level (Karnin, Lang and Liberty,
+    Optimal quantile approximation in streams, arXiv:1603.05346).
 
     Args:
       most: the largest number of distinct numbers in the table.
@@ -92,7 +92,7 @@ class Numbers:
       greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: the largest possible error of the count of a frequent number, which may be too low.
+      lost: the number by which the count of a frequent number may be too low at most.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -165,7 +165,7 @@ class Numbers:
         self._values, self._counts = _count_sorted(values[order], counts)
 
     def _cut(self) -> None:
-        """Cut the table to its more frequent half, after adding the whole table to a new sketch."""
+        """Drop the rarer half of the table; before the first drop, copy the table into a sketch."""
         if self._levels is None:
             self._levels = []
             self._add_to_sketch(self._values, self._counts)
@@ -176,9 +176,10 @@ class Numbers:
         self._values, self._counts = self._values[places], self._counts[places]
 
     def _add_to_sketch(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Add numbers with counts to the sketch.
+        """Add distinct numbers with their counts to the sketch.
 
-        A count is a sum of powers of two, and each power is a level.
+        A count is a sum of powers of two, and the number is added to the level of each of these
+        powers.
         """
         assert self._levels is not None
         for level in range(int(counts.max()).bit_length()):
@@ -216,7 +217,7 @@ class Numbers:
 
     @property
     def is_exact(self) -> bool:
-        """True if the table holds all distinct numbers."""
+        """True if the table has all distinct numbers, so that their counts are exact."""
         self._flush_waiting()
         return self._levels is None
 
@@ -250,7 +251,7 @@ class Numbers:
 
         Returns:
           Sorted numbers [N], and the weight of each number, int64 [N]: how many numbers of the
-          column it represents. If `is_exact` is True, the weights are counts.
+          column it represents. If `is_exact` is True, the weight of a number is its count.
         """
         if self.is_exact:
             return self._values, self._counts
@@ -269,7 +270,8 @@ class Numbers:
         is at most x.
 
         Args:
-          shares: shares in [0, 1]; the quantile of 0.5 is the median.
+          shares: the shares in [0, 1] whose quantiles are returned; the quantile of 0.5 is the
+            median.
         """
         values, weights = self.weigh()
         if not len(values):

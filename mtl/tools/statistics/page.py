@@ -188,7 +188,7 @@ def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> bl
     """Return pictures of all columns that can be drawn.
 
     Args:
-      sides: {name: data set}. A picture shows a column of all data sets.
+      sides: {name: data set}. Each picture shows the same column of all data sets.
       names: the names of columns that all data sets have.
     """
     pictures = []

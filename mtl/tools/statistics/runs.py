@@ -178,7 +178,7 @@ def _list_notes(
 
 
 def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
-    """Return a pipeline in which marks replace missing values of features, instead of defaults."""
+    """Return a pipeline in which missing values of features become marks instead of defaults."""
     spec = data.spec
     defaults = dict(spec.defaults)
     for name, field in spec.feature_fields.items():
@@ -325,7 +325,7 @@ def _to_array(
     """Return the values of a batch as an Arrow array; missing values become nulls or empty lists.
 
     Args:
-      field: the field of the values.
+      field: the field that has the values.
       values: an array [B, ...], or lists as `RaggedTensorValue`.
       mark: the value that stands for a missing value; None if no value is missing.
       present: True for labels that are not missing, [B, ...]; None for features.

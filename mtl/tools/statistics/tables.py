@@ -37,7 +37,7 @@ class Block(NamedTuple):
     Attributes:
       path: the path of the file.
       rows: the number of rows.
-      columns: {name: values, [rows]}. JSON objects may lack a column.
+      columns: {name: values, [rows]}. A block of JSON lines may lack a column.
     """
 
     path: str
@@ -68,7 +68,7 @@ def find_format(where: str, path: str) -> str:
     """Return the format of a file from the extension of its name.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       path: the path of the file.
 
     Raises:
@@ -96,11 +96,12 @@ def open_table(
     """Return a table of the files that match patterns.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       patterns: paths or globs of files.
       delimiter: the character between values in CSV; None to detect the delimiter.
       columns: the names of the columns in CSV files without a header.
-      comment: the beginning of lines in CSV that are dropped; "" to keep all lines.
+      comment: a text such as "#"; lines of CSV that begin with this text are dropped; "" to keep
+        all lines.
 
     Raises:
       UserError: no file matches, the formats differ, or the first file is malformed.

@@ -46,7 +46,7 @@ def show_share(share: float) -> str:
 
 
 def show_number(value: float) -> str:
-    """Return a number in few characters.
+    """Return a number as a short text.
 
     Args:
       value: the number.
@@ -85,7 +85,7 @@ def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
 
     Args:
       column: the statistics of the column.
-      most: the largest number of values.
+      most: the largest number of values in the text.
 
     Returns:
       A text such as "'Berlin' 50.0%, 'Rome' 12.5%"; "" if the values are not read.
@@ -271,8 +271,8 @@ def show_labels(task: facts.Task, most: int = 3) -> str:
     """Return the shares of the most frequent classes, or the mean and deviation, as text.
 
     Args:
-      task: the statistics of the labels.
-      most: the largest number of classes.
+      task: the statistics of the task's labels.
+      most: the largest number of classes in the text.
 
     Returns:
       A text such as "cat 60.00%, dog 30.00% and 5 more classes" or "mean 3, deviation 1.5".

@@ -22,19 +22,21 @@ _WAITING = 1 << 15
 class Texts:
     """Counts how often the most frequent texts occur.
 
-    A table adds up the counts of blocks. If the table becomes too long, its rarer half is dropped.
-    After a drop, counts may be too low, by at most `lost`, the sum of the largest dropped counts.
+    A table adds up the counts of the texts in all blocks. If the table becomes too long, the rarer
+    half of its texts is dropped. After a drop, counts may be too low by at most `lost`, which is
+    the sum of the largest counts that each drop has lost.
 
     Args:
       most: the largest number of distinct texts in the table.
-      most_bytes: the largest number of bytes in the distinct texts.
+      most_bytes: the largest number of bytes that the distinct texts in the table may have
+        together.
 
     Attributes:
       count: the number of added texts.
       bytes: the number of bytes in all added texts.
       shortest: the number of bytes in the shortest text; 0 without a text.
       longest: the number of bytes in the longest text; 0 without a text.
-      lost: the largest possible error of a count, which may be too low; 0 if counts are exact.
+      lost: the number by which a count may be too low at most; 0 if counts are exact.
     """
 
     def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):
@@ -88,7 +90,7 @@ class Texts:
             self._cut()
 
     def _cut(self) -> None:
-        """Cut the table to its more frequent half, or to fewer texts with many bytes."""
+        """Drop the rarer half of the table, or more than half if the texts have many bytes."""
         if self._distinct is None:
             self._distinct = hashing.Distinct()
             self._distinct.add(hashing.hash_texts(self._values))
@@ -102,7 +104,7 @@ class Texts:
 
     @property
     def is_exact(self) -> bool:
-        """True if the table holds all distinct texts."""
+        """True if the table has all distinct texts, so that their counts are exact."""
         self._merge_waiting()
         return self._distinct is None
 

@@ -17,7 +17,7 @@ class Board:
     """The TensorBoard items of a training.
 
     Args:
-      settings: the settings, which switch items on.
+      settings: the settings of `TensorBoard`, which switch its items on.
       summary_steps: the number of steps between two summaries of the run.
 
     Attributes:
@@ -31,7 +31,7 @@ class Board:
 
     @functools.cached_property
     def due_items(self) -> dict[due_lib.Due, list[str]]:
-        """{steps: names of items that are due at these steps}, for items of training steps."""
+        """{due steps: the names of the items that are computed at these training steps}."""
         items: dict[due_lib.Due, list[str]] = {}
         for name in self.settings.list_on(settings_lib.OF_STEPS):
             items.setdefault(self.settings.due_of(name, self._every), []).append(name)
@@ -39,7 +39,7 @@ class Board:
 
     @property
     def due_every(self) -> tuple[int, ...]:
-        """Numbers of steps. A session call has to end at every multiple of each number."""
+        """Numbers of steps; a session call has to end at every multiple of each of the numbers."""
         # Items of evaluations do not matter here, because evaluations run between session calls.
         return tuple(sorted({due.every for due in self.due_items if due.every}))
 

@@ -32,7 +32,7 @@ class Showing(types.RunObserver):
     """Shows the items of a training in TensorBoard.
 
     Args:
-      settings: the settings, which switch items on.
+      settings: the settings of `TensorBoard`, which switch its items on.
       run: the training to observe.
     """
 
@@ -47,7 +47,7 @@ class Showing(types.RunObserver):
             self.writes_graph = settings.graph
 
     def list_last_extensions(self) -> Sequence[types.MakeExtension]:
-        """Return an extension of the training step that computes the due items."""
+        """Return an extension of the training step that computes the items that are due."""
         return [watch.Watching(self._board)] if self._is_chief else []
 
     def build_hooks(
@@ -118,8 +118,9 @@ class TensorBoard(settings_lib.Items):
 
     The setting of an item of training steps or evaluations is False (off), True (at every multiple
     of `Run.summary_steps`, or at every evaluation), a number n (at every n-th step) or a list of
-    global steps. Other steps and evaluations do not compute the item. The steps of an item of
-    evaluations must be steps at which the run evaluates.
+    global steps. At all steps and evaluations that the setting does not name, the item is not
+    computed. If an item is drawn from evaluations, its steps must be steps at which the run
+    evaluates.
 
     Histograms skip entries that are not finite, because TensorFlow's histograms would end the run.
     """

@@ -20,7 +20,7 @@ def check(where: str, when: Any) -> None:
     """Fail unless `when` is False, True, a number of steps or a list of global steps.
 
     Args:
-      where: the name of the setting, for errors.
+      where: the name of the setting in error messages.
       when: the value of the setting.
 
     Raises:
@@ -50,7 +50,7 @@ class Due(NamedTuple):
 
     Attributes:
       every: the number of steps between two due steps; 0 if `at` lists the due steps.
-      at: the due steps in ascending order; () if `every` is not 0.
+      at: the list of the due steps in ascending order; () if `every` is not 0.
     """
 
     every: int = 0
@@ -58,10 +58,11 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> Due | None:
-        """Return the due steps of a setting; None if the setting is False.
+        """Return the steps that a setting makes due; None if the setting is False.
 
         Args:
-          when: the setting: False, True, a number of steps or a list of steps.
+          when: the value of the setting, which is False, True, a number of steps or a list of
+            steps.
           every: the number of steps between two due steps if the setting is True.
         """
         # Compare with `is`, because 1 equals True but means every step.

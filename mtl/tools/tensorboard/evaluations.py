@@ -30,7 +30,7 @@ class CurveWriter:
 
     Args:
       heads: the heads of the tasks.
-      items: the names of due items from `settings.OF_EVALUATIONS`.
+      items: the names of the items that are due, from `settings.OF_EVALUATIONS`.
       directory: the folder of the event files.
     """
 
@@ -71,7 +71,7 @@ def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.S
 
     Args:
       tag: the tag of the summary, with the task and the class.
-      sums: the counts of the evaluation for the task.
+      sums: the counts of predictions that the evaluation has collected for the task.
       number: the index of the class.
     """
     hits, misses = sums.hits[number], sums.misses[number]
@@ -112,7 +112,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
       heads: the fitted heads of the tasks.
       columns: the columns of the model; its image columns are drawn.
       directory: the folder of the event files.
-      num_images: the number of rows to draw.
+      num_images: the number of rows whose images are drawn.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         writer.flush()
 
     def _write_captions(self) -> tuple[list[list[str]], list[list[bool]]]:
-        """Return the lines of text below each image, and True for each line that is right."""
+        """Return the lines below each image, and for each line whether its prediction is right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
         if not self._outputs:  # No task has predictions for a caption.
@@ -188,7 +188,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
 
 
 def _fits(head: types.Head, outputs: types.Tensors) -> bool:
-    """Return True if a prediction of a head fits into a caption: a number or classes."""
+    """Return True if the predictions of a head fit into captions, as numbers and classes do."""
     is_number = "value" in outputs and outputs["value"].shape.rank == 1
     return is_number or curves.has_shares(head, outputs)
 

@@ -60,12 +60,12 @@ def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
     """Return summaries with histograms of the gradient of a variable.
 
-    For a table, the histogram holds only the rows that the batch looked up.
+    For an embedding table, the histogram shows only the rows that the batch looked up.
 
     Args:
       prefix: the beginning of the tag, such as "gradients".
       gradient: a dense or sparse gradient, or None for a variable without a gradient.
-      variable: the variable. A stack of variables gets a histogram for each member.
+      variable: the variable; if it is a stack of variables, each member gets a histogram.
 
     Returns:
       Serialized summaries, as string scalars; [] without a gradient.
@@ -83,8 +83,8 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 
     Args:
       variable: a variable, or a stack of equal variables of several tasks.
-      values: a tensor with the shape of the variable. The tensor of a table may hold only some
-        rows.
+      values: a tensor with the shape of the variable; for an embedding table, it may have only some
+        of the rows.
     """
     stack = stacks.find_stack(variable)
     if stack is None:

@@ -57,7 +57,7 @@ def lay_out(
     Args:
       heads: the heads of the tasks.
       losses: the names of all losses, including auxiliary losses.
-      has_surgery: True if the run shows norms of task gradients.
+      has_surgery: True if the run writes the norms of the gradients of single tasks.
     """
     chart, multiline = layout_pb2.Chart, layout_pb2.MultilineChartContent
     by_task = {head.name: head for head in heads}

@@ -46,7 +46,7 @@ def require_pillow(where: str) -> None:
     """Fail unless a recent version of Pillow is installed.
 
     Args:
-      where: the name of the setting that needs Pillow, for errors.
+      where: the name of the setting that needs Pillow; error messages contain this name.
 
     Raises:
       UserError: Pillow is missing or older than 10.1.
@@ -153,8 +153,8 @@ def draw_rows(
     """Draw a sheet of images with a caption below each image.
 
     Args:
-      images: [N, H, W, C], with values in [0, 1]. If C is not 1, 3 or 4, only the first channel is
-        drawn.
+      images: [N, H, W, C], with values in [0, 1]. If the number of channels C is not 1, 3 or 4,
+        only the first channel is drawn.
       captions: the lines of text of each caption, for N captions with equally many lines.
       are_right: for each line of each caption, True if the line is right. Wrong lines are red.
     """

@@ -32,7 +32,7 @@ def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, typ
 
     Args:
       shapes: {variable: shape} for float32 variables.
-      named: {scope: names of rows}, from `row_names.load`.
+      named: {scope of a table: names of its rows}, as `row_names.load` returns them.
 
     Raises:
       UserError: no variable can be shown.

@@ -44,39 +44,43 @@ class Items:
     """The settings of `TensorBoard`, which switch its items on.
 
     Attributes:
-      graph: the graph of the forward pass and the losses, grouped by scopes. Reads of variables,
-        constants and checks are left out. Weighting, surgery and update are a single node each.
+      graph: the graph of the forward pass and the losses, grouped by scopes. The graph leaves out
+        constants, checks and reads of variables. The weighting, the surgery and the update are
+        drawn as a single node each.
       configuration: the run's config.gin, as text.
       custom_scalars: a layout that groups charts by task.
-      hparams: settings with numbers, texts or bools, and the main metric of each task.
-      embeddings: names of table rows for the projector, which reads tables from the checkpoint.
+      hparams: the settings that are numbers, texts or bools, and the main metric of each task, for
+        TensorBoard's HParams.
+      embeddings: the names of the rows of embedding tables, for TensorBoard's projector, which
+        reads the tables from the checkpoint.
       weights: a histogram of each variable before the step.
       gradients_before_surgery: histograms of the gradients of the sum of the weighted losses. With
-        a surgery, this item needs another backward pass.
-      task_gradients: histograms of the gradients of each task's weighted loss. This item needs a
-        backward pass for each task.
-      gradients: histograms of the gradients that surgery combines, or of their plain sum.
+        a surgery, the item `gradients_before_surgery` needs another backward pass.
+      task_gradients: histograms of the gradients of each task's weighted loss. The item
+        `task_gradients` needs a backward pass for each task.
+      gradients: histograms of the gradients that result from the surgery, or from the plain sum of
+        the losses if there is no surgery.
       clipped_gradients: histograms of the gradients that the optimizer gets, after regularisation,
         clipping and transforms.
       updates: a histogram of the change of each variable in the step, and a scalar: the norm of the
-        change, divided by the norm of the weights before the step. For a table, only rows that the
-        batch looked up count.
+        change, divided by the norm of the weights before the step. For an embedding table, the item
+        `updates` shows only the rows that the batch looked up.
       activations: a histogram of the outputs of each activation function, for the first micro-batch
         on the first replica.
       dead_units: the share of units of each activation function that are 0 for all rows of the
         first micro-batch on the first replica.
       predictions: the images in the first rows of the split, with the predictions of each task.
-      confusion: a confusion matrix for each task with classes, as a picture. Its cells are sums of
-        label weights.
+      confusion: a confusion matrix for each task with classes, as a picture. The cells of the
+        matrix are sums of label weights.
       pr_curves: curves of precision and recall for each binary task, and for each class of other
         tasks.
       roc_curves: a picture of the ROC curves of each task with classes.
-      reliability: a picture for each task with classes: the share of positives by predicted
-        probability, in the bins of the metric `calibration_error`.
+      reliability: a picture for each task with classes, which shows the share of positive labels in
+        each bin of predicted probabilities; the bins are those of the metric `calibration_error`.
       prediction_histograms: histograms of the predicted probabilities of each task with classes.
       variables: patterns of names. Histograms only show variables that match a pattern; () for all
         variables.
-      num_images: the number of rows that `predictions` shows.
+      num_images: the number of rows whose images the item `predictions` shows.
     """
 
     graph: bool = True
@@ -121,7 +125,7 @@ class Items:
         return steps
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if the model lacks an image column or a task that an item needs.
+        """Fail if an item needs an image column or a task with classes that the model lacks.
 
         Args:
           experiment: an `experiment.Experiment`.

@@ -4,9 +4,10 @@ graph = step_graph.draw({"income": loss}, (features, labels))       # a GraphDef
 step_graph.add_training(graph, {"balancing/weighting": "Equal"}, ["income"])
 
 The graph of a training step has thousands of ops, with gradients and an optimizer inside a loop, so
-it is hard to read. The drawn graph only holds the ops from the batch to the losses. A variable is a
-node with the name of the variable. Reads, identities, constants and checks are left out. Ops
-without a scope get the scope `batch`, or `loss/<task>` after the heads.
+it is hard to read. The drawn graph only holds the ops from the batch to the losses. In the drawn
+graph, a variable is a node that has the name of the variable. The graph leaves out constants,
+checks, identities and reads of variables. Ops without a scope get the scope `batch`, or the scope
+`loss/<task>` if they come after the heads.
 """
 
 from __future__ import annotations
@@ -65,12 +66,13 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
 def add_training(
     graph: tf.compat.v1.GraphDef, kinds: Mapping[str, str], tasks: Sequence[str]
 ) -> tf.compat.v1.GraphDef:
-    """Return a copy of the graph with a node for each part of the step after the losses.
+    """Return a copy of the graph with a node for each part of the step that follows the losses.
 
     Args:
       graph: the graph from `draw`.
-      kinds: {name of a node: class of the part}, in the order of the data flow.
-      tasks: the names of the losses that the first part reads.
+      kinds: {name of a node: class of the part that the node stands for}, in the order of the data
+        flow.
+      tasks: the names of the losses that the first part in `kinds` reads.
     """
     full_graph = tf1.GraphDef()
     # Copy the graph, because the graph is drawn once, but `writing` may make several events.

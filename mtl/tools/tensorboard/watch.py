@@ -2,8 +2,8 @@
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-The branch reads gradients that surgery and update compute in every step. Other gradients, such as
-the gradients of single tasks, are computed in the branch.
+The branch uses gradients that the surgery and the update compute in every step. Other gradients,
+such as the gradients of single tasks, are computed in the branch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Entries = list["tf.Tensor"]
 
 @dataclasses.dataclass(frozen=True)
 class Watching:
-    """Makes a `Watch` for each training step that is built.
+    """Makes a `Watch` for each training step whose graph is built.
 
     Attributes:
-      board: lists the items to show.
+      board: the `Board` that lists the items to show.
     """
 
     board: board_lib.Board
@@ -43,10 +43,10 @@ class Watching:
 
 
 class Watch(types.StepExtension):
-    """Computes the due items of a training step.
+    """Computes the TensorBoard items that are due at a training step.
 
     Args:
-      board: lists the items to show.
+      board: the `Board` that lists the items to show.
       adds_losses: True if the step only computes gradients of the sum of the losses.
     """
 
@@ -103,7 +103,7 @@ class Watch(types.StepExtension):
     def see_update(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> None:
-        """Draw the due items, from the gradients that the optimizer gets."""
+        """Draw the items that are due; `gradients` are the gradients that the optimizer gets."""
         balanced = self._balanced
         if balanced is None:
             return
@@ -155,7 +155,7 @@ class Watch(types.StepExtension):
         clipped: Pairs,
         batch: whole_batch.WholeBatch,
     ) -> list[tf.Tensor]:
-        """Draw the items that do not depend on the change of weights, inside of the branch."""
+        """Draw, within the branch, the items that do not depend on the change of the weights."""
         summaries: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:
@@ -192,7 +192,8 @@ class _Part:
 
     Args:
       is_due: a bool scalar of the graph: True if the items are due.
-      moving: the variables whose change is shown, with the gradients that the optimizer gets.
+      moving: pairs of a variable whose change is shown, and of the gradient that the optimizer gets
+        for this variable.
     """
 
     def __init__(self, is_due: tf.Tensor, moving: Pairs):
@@ -265,7 +266,7 @@ def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable])
 
 
 def _read_entries(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
-    """Return the entries of a variable, [N]; of a table, only the rows with a gradient."""
+    """Return the entries of a variable, [N]; for a table, only those of rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         # `unique` keeps the order, so rows before and after the update have the same order.
         values = tf.gather(variable, tf.unique(gradient.indices).y)

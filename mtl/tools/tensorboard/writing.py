@@ -27,14 +27,15 @@ FILE = "tensorboard.json"
 
 
 class Writing(hooks.StepHook):
-    """Writes the due summaries of steps, and some items before the first step.
+    """Writes the summaries of steps at which items are due, and some items before the first step.
 
-    A run that continues only writes items of the start that have changed.
+    A run that continues writes an item of the start again only if the item has changed.
 
     Args:
       result: the result of a training step.
       model_dir: the folder of the run.
-      start: {item: function from the time in seconds to the event of the item}.
+      start: the items to write once at the start, {item: a function from the time in seconds to the
+        event of the item}.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Writing(hooks.StepHook):
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
-        """Write the due summaries of a step."""
+        """Write the summaries of the items that are due at a step."""
         if due:
             self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
             self._writer.flush()

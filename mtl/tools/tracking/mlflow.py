@@ -33,8 +33,8 @@ class MLflow(types.Tracker):
 
     Attributes:
       tracking_uri: the address of a server, "sqlite:///FILE" or a folder. The default is the
-        environment variable MLFLOW_TRACKING_URI or, without the variable, MLflow's default. Set
-        passwords in MLflow's environment variables instead.
+        environment variable MLFLOW_TRACKING_URI or, without the variable, MLflow's default. The
+        address must not contain a password; set passwords in MLflow's environment variables.
       experiment: the name of the MLflow experiment that lists the run. A missing experiment is
         created.
       run_name: the name of the run; by default the name of its folder.

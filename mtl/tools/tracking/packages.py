@@ -12,7 +12,7 @@ def require(where: str, package: str) -> None:
     """Fail unless a package is installed.
 
     Args:
-      where: the name of the tracker, for errors.
+      where: the name of the tracker in error messages.
       package: the name of the package to import.
 
     Raises:

@@ -25,15 +25,15 @@ TRAIN = "train"
 class Record:
     """Stores the id of a run in a tracker, and the reported steps, in files of the run's folder.
 
-    The id is only valid for the folder and the destination in the record. So a copy of the folder
-    is a new run.
+    The id is only valid for the folder and the destination that are stored with it. A copy of the
+    folder is therefore a new run.
 
     Args:
       model_dir: the folder of the run, or of a part of the run.
       name: the name of the tracker.
       destination: describes the server and project that the tracker reports to.
       part: the part of a run that consists of several parts; None for a whole run. The folder of
-        the whole run also stores the id.
+        the whole run also stores the id of the run.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Record:
         return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
-        """Say how the stored id differs from an id of this run.
+        """Describe the folder and the destination of the stored id if it belongs to another run.
 
         Returns:
-          The folder and the destination that are stored with the id, as text, if they differ from
-          this run; "" if neither differs.
+          A text with the folder or the destination that is stored with the id, or with both, if
+          they differ from those of this run; "" if neither differs.
         """
         content = self._read("run")
         stored = {
@@ -95,7 +95,7 @@ class Record:
         return " of ".join(other_values)
 
     def forget(self) -> None:
-        """Delete the record, so that later reports begin a new run, or a new part of a run."""
+        """Delete the stored id and steps, so that later reports begin a new run or a new part."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
         # Only the first part begins a new run; later parts continue it.
@@ -103,7 +103,7 @@ class Record:
             self._whole.forget()
 
     def claim(self, stream: str, step: int) -> bool:
-        """Mark a step of a stream as reported.
+        """Mark a step of a stream, such as "train", as reported.
 
         Steps are marked before they are reported, so a process that is killed in between may skip a
         step, but never reports a step twice. Steps of training increase, but evaluations may come
@@ -114,7 +114,7 @@ class Record:
           step: the global step.
 
         Returns:
-          True if the step was not yet marked.
+          True if the step was not yet marked as reported.
         """
         content = self._read(stream)
         if stream == TRAIN:

@@ -35,8 +35,8 @@ class _Report(NamedTuple):
     """A report to a tracker.
 
     Attributes:
-      act: a function that sends the report.
-      what: the name of the report in messages.
+      act: a function that sends the report to the tracked run.
+      what: the name of the report in log messages.
       is_metric: True if a full queue may drop the report.
     """
 
@@ -54,8 +54,8 @@ class Reporter:
     Args:
       tracker: the settings of the tracker.
       model_dir: the folder of the run.
-      is_owner: True if this process begins and ends the run. Other processes wait until the id is
-        stored.
+      is_owner: True if this process begins and ends the run. Other processes wait until the owner
+        has stored the id of the run.
       part: the part of a run that consists of several parts; None for a whole run.
     """
 
@@ -214,7 +214,7 @@ class Reporter:
                 self._log_once("the end of the run", error)
 
     def _begin_run(self, run: types.RunDescription) -> types.TrackedRun | None:
-        """Begin or continue the run once the tracker can be reached; None if it never can be."""
+        """Begin or continue the run when the tracker can be reached; return None if it cannot."""
         while True:
             run_id = self.record.read_id()
             # Without an id, only the owner begins a run; other processes wait for the owner.
@@ -280,8 +280,8 @@ class Reporters:
         """Forget the ids of an earlier run in the folder if a new run begins.
 
         Args:
-          is_new: True if a new run begins; False if a run continues, which only forgets ids that
-            belong to another folder or destination.
+          is_new: True if a new run begins; False if a run continues, so that only ids that belong
+            to another folder or destination are forgotten.
         """
         for reporter in self._all:
             other = reporter.record.tell_other()

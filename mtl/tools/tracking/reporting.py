@@ -93,7 +93,7 @@ class Report(types.RunObserver):
         self._end_run(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
-        """Make trackers forget an earlier run in the folder if a new run begins; in the chief."""
+        """Make trackers forget an earlier run in the folder if a new run begins."""
         self._reporters.prepare(is_new)
 
     def begin(self) -> None:
@@ -144,13 +144,13 @@ class Report(types.RunObserver):
 
 @contextlib.contextmanager
 def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporter.Reporters]:
-    """Yield reporters that add to the tracked run of a finished training.
+    """Yield reporters that add metrics and files to the tracked run of a finished training.
 
     Trackers that do not know the run, and trackers whose packages are not installed, are skipped
     with a line in the log.
 
     Args:
-      trackers: the services of the run.
+      trackers: the trackers of the run.
       model_dir: the folder of the run.
     """
     ready_trackers = []

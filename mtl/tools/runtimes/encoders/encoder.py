@@ -6,8 +6,8 @@ inputs = encode({"age": [39.0, 50.0], "job": ["cook", None], "tags": [["a", "b"]
 #  "tags/categorical_tags": int64 [2, 2], "tags/length": int64 [2]}
 
 An export holds a copy of encoder.py, so a client needs no other file of the project. encoder.h is
-the same program in C++. Both programs read encoder.txt, a file of lines whose parts are separated
-by tabs:
+the same program in C++. encoder.py and encoder.h read encoder.txt, a file of lines whose parts are
+separated by tabs:
 
 feature  <name> <type> <shape: sizes with commas, or "list"> [<default>]
 counts   <feature of counts> <list of lists>
@@ -16,8 +16,8 @@ input    <name> <feature> length
 input    <name> <feature> vocabulary <file> <number of categories> <places for unknown ones>
 input    <name> <feature> hash <number of buckets>
 
-A line of a vocabulary is a category. In encoder.txt and in vocabularies, a backslash, a tab and the
-ends of lines are written as \\, \t, \n and \r.
+Each line of a vocabulary file is a category. In encoder.txt and in vocabularies, a backslash, a tab
+and the ends of lines are written as \\, \t, \n and \r.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Input(NamedTuple):
     """An input of the model.
 
     Attributes:
-      feature: the feature that the input encodes.
+      feature: the name of the feature that the input encodes.
       kind: "values" for values that stay unchanged, "length" for the lengths of lists, or
         "vocabulary" or "hash" for ids.
-      size: the number of categories or buckets.
+      size: the number of categories in the vocabulary, or the number of hash buckets.
       unknown: the number of ids for values that are not in the vocabulary.
       places: {value: id}, the vocabulary.
     """
@@ -75,7 +75,7 @@ class Input(NamedTuple):
     places: Mapping[bytes, int] = {}
 
     def encode(self, token: bytes) -> int:
-        """Return the id of a value: of a text, or of an integer that is written as digits."""
+        """Return the id of a value, which is a text or the digits of an integer."""
         if self.kind == HASH:
             return fingerprint(token) % self.size
         place = self.places.get(token)
@@ -131,8 +131,9 @@ class Encoder:
             missing list.
 
         Returns:
-          {input: array}. The arrays are values [B, ...] or ids, int64 [B, ...]. Lists are padded to
-          [B, L], L > 0, with zeros or empty texts; another input holds the lengths, int64 [B].
+          {input: array}. For B rows, an array of values or ids has the shape [B, ...]; ids are
+          int64. Lists are padded to [B, L], L > 0, with zeros or empty texts; another input has the
+          length of each list, int64 [B].
 
         Raises:
           ValueError: there is no column, a required feature is missing, a column is not a feature,
@@ -213,7 +214,7 @@ def _count_texts(name: str, texts: Sequence[bytes], counts: Sequence[int]) -> li
 
 
 def _check_weights(name: str, rows: Sequence[Sequence[Any]], weights: Sequence[Any]) -> None:
-    """Fail unless lists have a weight for each value; other runtimes do not check lengths."""
+    """Fail unless lists have a weight for each value, because other runtimes do not check it."""
     for values, list_weights in zip(rows, weights, strict=True):
         if len(values) != len(list_weights):
             rule = f"must have a weight for each value that is not empty, {len(values)}"

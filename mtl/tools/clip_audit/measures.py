@@ -51,8 +51,7 @@ def measure(
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
     The loss of an example in a task includes the weight of the example, which is 0 without a label.
-    If a label has several values, its loss is the mean over these values. `auxiliary.Measured` adds
-    auxiliary losses.
+    A label of several values has their mean loss. `auxiliary.Measured` adds auxiliary losses.
 
     Args:
       model: the model with fitted heads.
@@ -66,11 +65,7 @@ def measure(
       UserError: a head does not compute the loss of each example, or building the forward pass
         again creates new variables.
     """
-    for head in model.heads_with_loss:
-        fix = f"{type(head).__name__} does not compute the loss of each label."
-        is_fit = isinstance(head, types.ExampleHead)
-        checks.require(is_fit, "clip audit", "know each loss", head.name, fix)
-    heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
+    heads = _require_losses(model)
     logits: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)
 
@@ -106,6 +101,14 @@ def measure(
     for name in measured.losses.keys() - logits.keys():
         examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
     return Measured(examples, _of_batch(measured), measured.unknown, auxiliary.left_out)
+
+
+def _require_losses(model: model_lib.MultiTaskModel) -> Sequence[types.ExampleHead]:
+    for head in model.heads_with_loss:
+        fix = f"{type(head).__name__} does not compute the loss of each label."
+        is_fit = isinstance(head, types.ExampleHead)
+        checks.require(is_fit, "clip audit", "know each loss", head.name, fix)
+    return cast(Sequence[types.ExampleHead], model.heads_with_loss)
 
 
 def measure_losses(

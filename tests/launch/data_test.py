@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from tests.launch import conftest
-
 
 def _write(path, rows, shift=0, header="age,city,clicked"):
     draw = np.random.default_rng(rows)
@@ -28,14 +26,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def _launch(folder, *arguments):
-    return conftest.run_process(folder, "launch.data", *arguments)
-
-
 @pytest.mark.slow
-def test_a_table_is_described(folder):
-    result = _launch(
-        folder, "train.csv", "--statistics", "s.pb", "--schema", "s.pbtxt", "--output", "p.html"
+def test_a_table_is_described(folder, launch):
+    result = launch(
+        "data", "train.csv", "--statistics", "s.pb", "--schema", "s.pbtxt", "--output", "p.html"
     )
     assert result.code == 0 and result.out.startswith("train.csv: 1,000 rows, 3 columns")
     assert result.err.splitlines() == ["Page: p.html", "Statistics: s.pb", "Schema: s.pbtxt"]
@@ -46,15 +40,15 @@ def test_a_table_is_described(folder):
 
 
 @pytest.mark.slow
-def test_drift_fails_a_job_with_one_line(folder):
-    result = _launch(folder, "train.csv", "--against", "new.csv", "--fail_above", "0.1")
+def test_drift_fails_a_job_with_one_line(folder, launch):
+    result = launch("data", "train.csv", "--against", "new.csv", "--fail_above", "0.1")
     assert result.code == 1 and "2 of 3 fields drift" in result.out
     assert re.fullmatch(
         r"Drift above 0.1 in 2 fields: .*'city': L-inf.*'age': KS.*\n|"
         r"Drift above 0.1 in 2 fields: .*'age': KS.*'city': L-inf.*\n",
         result.err,
     )
-    result = _launch(folder, "train.csv", "--against", "same.csv", "--fail_above", "0.01")
+    result = launch("data", "train.csv", "--against", "same.csv", "--fail_above", "0.01")
     assert result.code == 0 and "0 of 3 fields drift" in result.out and not result.err
 
 
@@ -79,8 +73,8 @@ def test_drift_fails_a_job_with_one_line(folder):
         (("train.csv", "--columns", "a,b"), "--columns must have a name for each of 3"),
     ],
 )  # fmt: skip
-def test_mistakes_are_a_line(folder, arguments, says):
-    result = _launch(folder, *arguments)
+def test_mistakes_are_a_line(folder, arguments, says, launch):
+    result = launch("data", *arguments)
     if says is None:
         assert result.code in (0, 2) and "Traceback" not in result.err
     else:
@@ -89,25 +83,25 @@ def test_mistakes_are_a_line(folder, arguments, says):
 
 
 @pytest.mark.slow
-def test_an_output_never_replaces_an_input(folder):
+def test_an_output_never_replaces_an_input(folder, launch):
     (folder / "a.html.csv").write_text("x,y\n1,2\n")
     (folder / "p.html").symlink_to(folder / "train.csv")
     before = (folder / "train.csv").read_bytes()
-    result = _launch(folder, "train.csv", "--output", "p.html")
+    result = launch("data", "train.csv", "--output", "p.html")
     assert "--output must not be an input" in result.error
     assert (folder / "train.csv").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_a_gin_file_is_described_and_compared(folder):
-    done = conftest.run_process(folder, "launch.new", "--data", "train.csv", "--task", "clicked")
+def test_a_gin_file_is_described_and_compared(folder, launch):
+    done = launch("new", "--data", "train.csv", "--task", "clicked")
     assert done.code == 0, done
-    result = _launch(folder, "--gin_file", "train.gin", "--json_log", "log.jsonl")
+    result = launch("data", "--gin_file", "train.gin", "--json_log", "log.jsonl")
     assert result.code == 0 and "split 'train': " in result.out and "split 'test': " in result.out
     assert "Tasks" in result.out and "clicked" in result.out
-    result = _launch(folder, "--gin_file", "train.gin", "--input", "new.csv", "--fail_above", "0.1")
+    result = launch("data", "--gin_file", "train.gin", "--input", "new.csv", "--fail_above", "0.1")
     assert result.code == 1 and "'age': KS" in result.err and "Traceback" not in result.err
-    wrong = _launch(folder, "--gin_file", "train.gin", "--splits", "trian")
+    wrong = launch("data", "--gin_file", "train.gin", "--splits", "trian")
     assert "trian" in wrong.error and "train" in wrong.error
     for line in (folder / "log.jsonl").read_text().splitlines():
         json.loads(line)

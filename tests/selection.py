@@ -5,10 +5,10 @@ that is short, and further short ones. Each line of a module that other cases ru
 case that stays, in a file of tests that imports the module if there is one, but for lines that take
 long. This command writes the list anew, from what `tests.strength.reached` has recorded:
 
-    python -m tests.strength.reached --output reached
+    python -m tests.strength.reached --output reached        # or with --selected, in half the time
     python -m tests.selection --reached reached
 
-A case that the list does not name runs: a new one, or one with another name. So do the cases of
+With `--selected`, only cases of `make test` are recorded, and cases on the list stay on it. A case that the list does not name runs: a new one, or one with another name. So do the cases of
 `make check`. Marks decide where cases run in processes of their own, whose lines nobody records:
 
     @pytest.mark.always              # this test, whatever the list says
@@ -34,7 +34,7 @@ _LIST = _ROOT / "tests" / "left_out.json"
 # A case stays for lines that nobody else runs if it brings so many a second.
 _LEAST_RATE = 8.0
 # A test keeps its shortest case up to so many seconds: it looks at values that no other test does.
-_TEST_SECS = 2.0
+_TEST_SECS = 5.0
 # And further cases, of so many seconds in all, as they look at other values.
 _SHORT_SECS = 1.0
 # Seconds that any case takes beside its own.
@@ -107,12 +107,17 @@ def main() -> None:
     kept |= find_shortest({name: case.secs for name, case in cases.items()})
     kept |= choose(lines, {name: case.secs for name, case in cases.items()}, kept)
     listed = collections.defaultdict(list)
-    for name in sorted(cases.keys() - kept):
+    unknown = {name for name in read_list() - cases.keys() if _exists(name)}
+    for name in sorted((cases.keys() - kept) | unknown):
         file, _, case = name.partition("::")
         listed[file].append(case)
     _LIST.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
     secs = sum(cases[name].secs for name in kept), sum(case.secs for case in cases.values())
     print(f"{len(kept):,} of {len(cases):,} cases stay, {secs[0]:,.0f} of {secs[1]:,.0f} seconds")
+
+
+def _exists(case: str) -> bool:
+    return pathlib.Path(_ROOT, case.partition("::")[0]).exists()
 
 
 def _list_near(graph, test: str) -> set[str]:

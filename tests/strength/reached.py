@@ -55,6 +55,8 @@ def main() -> None:
     """Parse flags, and run the files of tests that the output does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="a folder, gone on with")
+    text = "record the cases of make test alone, and not those that it leaves out"
+    parser.add_argument("--selected", action="store_true", help=text)
     parser.add_argument("rest", nargs="*", help="arguments of pytest, after --")
     options = parser.parse_args()
     output = pathlib.Path(options.output)
@@ -62,7 +64,8 @@ def main() -> None:
     while waiting := [test for test in tests if test not in _list_done(output)]:
         chunk = waiting[:_AT_A_TIME]
         print(f"{len(waiting)} of {len(tests)} files are left", file=sys.stderr)
-        _run(chunk, options.rest, output)
+        scope = [] if options.selected else ["--thorough"]
+        _run(chunk, [*scope, *options.rest], output)
 
 
 def read_cases(folder: pathlib.Path) -> dict[str, Case]:
@@ -126,7 +129,7 @@ def _run(tests: list[str], rest: list[str], output: pathlib.Path) -> None:
     numbers = (output / str(number) for number in itertools.count())
     folder = next(path for path in numbers if not (path / _CASES).exists())
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", __spec__.name, "--thorough", *rest]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", __spec__.name, *rest]
     command += [*tests, f"--reached={folder.absolute()}", "--numprocesses", "auto"]
     done = subprocess.run([*command, "--dist", "worksteal"], cwd=_ROOT)
     if done.returncode not in (0, 1):  # Cases that fail have run lines, too.

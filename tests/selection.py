@@ -8,7 +8,9 @@ long. This command writes the list anew, from what `tests.strength.reached` has 
     python -m tests.strength.reached --output reached        # or with --selected, in half the time
     python -m tests.selection --reached reached
 
-With `--selected`, only cases of `make test` are recorded, and cases on the list stay on it. A case that the list does not name runs: a new one, or one with another name. So do the cases of
+With `--selected`, only cases of `make test` are recorded, and cases on the list stay on it.
+
+A case that the list does not name runs: a new one, or one with another name. So do the cases of
 `make check`. Marks decide where cases run in processes of their own, whose lines nobody records:
 
     @pytest.mark.always              # this test, whatever the list says

@@ -1,9 +1,10 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
 `tests/left_out.json` lists cases that `make test` leaves out. Each test keeps its shortest case, if
-that is short, and further short ones. Each line of a module that other cases run is also run by a
-case that stays, in a file of tests that imports the module if there is one, but for lines that take
-long. This command writes the list anew, from what `tests.strength.reached` has recorded:
+that takes less than a minute, and further short ones. Each line of a module that other cases run is
+also run by a case that stays, in a file of tests that imports the module if there is one, but for
+lines that take long. This command writes the list anew, from what `tests.strength.reached` has
+recorded:
 
     python -m tests.strength.reached --output reached        # or with --selected, in half the time
     python -m tests.selection --reached reached
@@ -35,8 +36,9 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIST = _ROOT / "tests" / "left_out.json"
 # A case stays for lines that nobody else runs if it brings so many a second.
 _LEAST_RATE = 8.0
-# A test keeps its shortest case up to so many seconds: it looks at values that no other test does.
-_TEST_SECS = 5.0
+# A test keeps its shortest case up to so many seconds: it looks at values that no other test does,
+# such as whether a run that was killed continues to the bit.
+_TEST_SECS = 60.0
 # And further cases, of so many seconds in all, as they look at other values.
 _SHORT_SECS = 1.0
 # Seconds that any case takes beside its own.

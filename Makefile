@@ -19,7 +19,7 @@ check: lint
 	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not medium and not slow' --quick --durations 10
 
 test: $(VENV)/installed-dev
-	@echo "About 9,000 cases: 12 minutes on two fast cores, twice that on slow ones. make check is shorter."
+	@echo "About 10,000 cases: 15 to 30 minutes on two cores. make check is shorter."
 	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets tell
 
 # Like `make test`; also fails if a test file takes much more time than before (tests/budgets.py).

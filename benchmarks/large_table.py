@@ -27,7 +27,7 @@ from benchmarks import rows
 
 _ROWS = flags.DEFINE_list("rows", ["500000", "5000000"], "The numbers of rows of the tables.")
 _BATCH = flags.DEFINE_integer("rows_per_batch", 4096, "The number of rows of a batch.", 1)
-_MEMORY = flags.DEFINE_integer(
+_WINDOW = flags.DEFINE_integer(
     "window",
     500_000,
     "The setting Arrow.window: the number of rows that are shuffled at a time.",
@@ -106,7 +106,7 @@ def measure(count: int, folder: pathlib.Path) -> None:
     steps = count // _BATCH.value
     settings = {
         "Pipeline.batch_size": _BATCH.value,
-        "Arrow.window": _MEMORY.value,
+        "Arrow.window": _WINDOW.value,
         "Run.train_steps": steps,
         "Run.checkpoint_steps": steps,
     }

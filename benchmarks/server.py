@@ -123,24 +123,19 @@ def serve(folder: str, *args: str) -> Iterator[Server]:
             process.terminate()
 
 
+@dataclasses.dataclass(frozen=True)
 class Triton:
-    """Triton serving an export while a context is open, and clients that run in its environment."""
+    """A running Triton, and clients in its environment.
 
-    def __init__(self, path: str, inputs: Mapping[str, np.ndarray], folder: str, micros: int):
-        self._command = [triton.build(str(environments.find_folder("triton"))), str(_TRITON_SCRIPT)]
-        self._rows, self._port = os.path.join(folder, "rows.npz"), object_servers.find_port()
-        np.savez(self._rows, **inputs)
-        http_port = object_servers.find_port()
-        command = [*self._command, "serve", path, *map(str, (self._port, http_port, micros))]
-        log = pathlib.Path(folder, f"triton_{micros}.log")
-        self._running = triton.run(command, http_port, ["raw"], log)
+    Attributes:
+      command: the program of the clients.
+      port: the port of gRPC.
+      rows: a file with the rows to send.
+    """
 
-    def __enter__(self) -> "Triton":
-        self._running.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._running.__exit__(*error)
+    command: Sequence[str]
+    port: int
+    rows: str
 
     def time_calls(self, size: int) -> np.ndarray:
         """Return the seconds of each call with a batch of this size."""
@@ -151,11 +146,25 @@ class Triton:
         return self._ask("crowd", _SINGLE_ROWS.value, _CLIENTS)
 
     def _ask(self, verb: str, *args: int) -> Any:
-        command = [*self._command, verb, str(self._port), self._rows, *map(str, args)]
+        command = [*self.command, verb, str(self.port), self.rows, *map(str, args)]
         environ = environments.environ()
         environ.pop("PYTHONPATH")
         run = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True)
         return json.loads(run.stdout)
+
+
+@contextlib.contextmanager
+def serve_triton(
+    path: str, inputs: Mapping[str, np.ndarray], folder: str, micros: int
+) -> Iterator[Triton]:
+    """Run Triton while the context is open; it joins requests that arrive within `micros`."""
+    command = [triton.build(str(environments.find_folder("triton"))), str(_TRITON_SCRIPT)]
+    sent_rows, port = os.path.join(folder, "rows.npz"), object_servers.find_port()
+    http_port, log = object_servers.find_port(), pathlib.Path(folder, f"triton_{micros}.log")
+    np.savez(sent_rows, **inputs)
+    served = [*command, "serve", path, *map(str, (port, http_port, micros))]
+    with triton.run(served, http_port, ["raw"], log):
+        yield Triton(command, port, sent_rows)
 
 
 def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
@@ -282,7 +291,7 @@ def main() -> None:
             with contextlib.ExitStack() as stack:
                 servers = [stack.enter_context(serve(versions, flag)) for flag in _JOINING]
                 rivals = [
-                    stack.enter_context(Triton(path, inputs, folder, micros))
+                    stack.enter_context(serve_triton(path, inputs, folder, micros))
                     for micros in (_JOINED_MICROS, 0)
                     if _TRITON.value
                 ]

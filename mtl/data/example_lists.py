@@ -20,7 +20,8 @@ from mtl.data import copies, tfrecord
 from mtl.deferred import tf
 
 _MESSAGE = "mtl.ExampleListWithContext"
-# The width of the number of a list in its key. Keys of a file have the same size in bytes.
+# The digits of the number of a list in its key. All keys of a file have the same size in bytes, so
+# digits can be appended to a serialized message.
 _DIGITS = 12
 
 
@@ -43,14 +44,14 @@ class ExampleLists(tfrecord.TfRecord):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as serialized examples."""
         paths = self._find(split)
-        heads, tails = map(list, zip(*map(self._frame_key, paths), strict=True))
-        settings = (paths, list(map(self._find_compression, paths)), heads, tails)
+        compressions, keys = map(self._find_compression, paths), map(self._start_key, paths)
+        settings = (paths, list(compressions), list(keys))
         reader = copies.Reader(paths, tfrecord.open_here)
 
-        def read_file(path: Any, compression: Any, head: Any, tail: Any) -> tf.data.Dataset:
+        def read_file(path: Any, compression: Any, key: Any) -> tf.data.Dataset:
             def split_record(number: Any, record: Any) -> Any:
                 digits = tf.strings.as_string(number, width=_DIGITS, fill="0")
-                return _split_in_graph(record, tf.strings.join([head, digits, tail]))
+                return _split_in_graph(record, key + digits)
 
             lists = reader.records(path, compression).enumerate()
             return lists.map(split_record, tf.data.AUTOTUNE, deterministic=True).unbatch()
@@ -60,41 +61,29 @@ class ExampleLists(tfrecord.TfRecord):
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield (file, iterator of serialized rows) for each file of a split."""
         for path, records in super().by_file(split):
-            yield path, self._split_records(path, records)
-
-    def _split_records(self, path: str, records: Iterator[bytes]) -> Iterator[bytes]:
-        for number, record in enumerate(records):
-            yield from _split_record(record, self._make_key(path, number))
+            yield path, _split_records(records, self._start_key(path))
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each row; lists and rows are numbered from 0."""
         for path in self._find(split):
+            key = self._start_key(path)
             for number, location, record in self._read_file(path):
                 if isinstance(record, str):
                     yield location, record
                     continue
                 try:
-                    rows = _split_record(record, self._make_key(path, number))
+                    rows = _split_record(record, key, number)
                 except message.DecodeError:
                     yield location, "must be a serialized ExampleListWithContext."
                     continue
                 for position, row in enumerate(rows):
                     yield f"{location} example {position}", tfrecord.scan_record(row, spec)
 
-    def _make_key(self, path: str, number: int) -> bytes:
-        """Return a serialized tf.Example with the key of a list."""
-        head, tail = self._frame_key(path)
-        return head + f"{number:0{_DIGITS}}".encode() + tail
-
-    def _frame_key(self, path: str) -> tuple[bytes, bytes]:
-        """Return the bytes before and after the number of a list in its serialized key."""
-        digits = b"9" * _DIGITS
-        feature = tf.train.Feature(
-            bytes_list=tf.train.BytesList(value=[f"{path} ".encode() + digits])
-        )
-        features = tf.train.Features(feature={self.group: feature})
-        head, _, tail = tf.train.Example(features=features).SerializeToString().rpartition(digits)
-        return head, tail
+    def _start_key(self, path: str) -> bytes:
+        """Return a serialized tf.Example with the key of a list, without the digits at its end."""
+        texts = tf.train.BytesList(value=[f"{path} {0:0{_DIGITS}}".encode()])
+        features = tf.train.Features(feature={self.group: tf.train.Feature(bytes_list=texts)})
+        return tf.train.Example(features=features).SerializeToString()[:-_DIGITS]
 
 
 @functools.cache
@@ -117,15 +106,26 @@ def _make_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(_MESSAGE))
 
 
-def _split_record(record: bytes, key: bytes) -> list[bytes]:
+def _split_records(records: Iterator[bytes], key: bytes) -> Iterator[bytes]:
+    for number, record in enumerate(records):
+        yield from _split_record(record, key, number)
+
+
+def _split_record(record: bytes, key: bytes, number: int) -> list[bytes]:
     """Return the rows of a serialized ELWC.
+
+    Args:
+      record: the ELWC.
+      key: the result of `ExampleLists._start_key` for the file.
+      number: the number of the record in the file.
 
     Raises:
       DecodeError: the record is not an ELWC.
     """
     lists = _make_class().FromString(record)
+    start = key + f"{number:0{_DIGITS}}".encode() + lists.context
     # Concatenated messages are parsed as one message, in which the last of equal features counts.
-    return [key + lists.context + example for example in lists.examples]
+    return [start + example for example in lists.examples]
 
 
 def _split_in_graph(record: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

@@ -29,8 +29,8 @@ class GradientReversal(representation.OfRepresentation):
     the loss L. Balancing treats the classifier's loss L as the loss of a task whose gradient is the
     reversed gradient. Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016,
     arXiv:1505.07818, where the reversal rises like `schedules.Sigmoid`. If the representation does
-    not show the domain, the classifier's loss L is that of random guesses, such as 0.69 for two
-    equally frequent domains. A lower loss means that the representation still shows the domain.
+    not show the domain, the classifier's loss L equals the loss of random guesses, such as 0.69 for
+    two equally frequent domains. A lower loss means that the representation still shows the domain.
 
     Attributes:
       head: the head of the classifier, any head of `mtl.heads` whose label is the domain. Rows

@@ -27,7 +27,7 @@ Gradients = list[types.Gradient]
 class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, with g_i the gradient of example i of B.
 
-    A single example, such as one with a wrong label, adds at most `max_norm / B` to the norm of the
+    A single example, even with a wrong label, adds at most `max_norm / B` to the norm of the
     gradient. With noise, a step is as in Abadi et al., "Deep Learning with Differential Privacy",
     2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the
     code computes no privacy budget. The loss of an example is the sum of its tasks' weighted

@@ -311,8 +311,8 @@ class Csv(types.Source):
         """Return the texts that mark an absent value of a field.
 
         Args:
-          field: the field. For a field of a single text without a default, the empty text is no
-            mark but a value.
+          field: the field. For a field of a single text without a default, the empty text is a
+            value, and does not mark a gap.
         """
         is_text = field.dtype == "string" and not field.shape and field.is_required
         marks = (*self.missing, *self.missing_in.get(field.column, ()))

@@ -94,11 +94,11 @@ class Step(_Profile):
 class LongTail(chosen_rows.ChosenRows):
     """A source that drops training rows of another source, so that classes become long-tailed.
 
-    First, each split in `held_out` takes the same number of rows from every class. Of its remaining
-    rows, each class keeps `floor(largest * share)`, where `profile` gives the share of the class.
-    Rows are drawn at random, but keep their order. The classes are the labels in the split, sorted
-    by id or by alphabet. Other splits of the source are unchanged. The log shows the number of rows
-    of each class.
+    First, each split in `held_out` takes the same number of rows from every class. Each class
+    keeps, of its remaining rows, `floor(largest * share)`, where `profile` gives the share of the
+    class. Rows are drawn at random, but keep their order. The classes are the labels in the split,
+    sorted by id or by alphabet. Other splits of the source are unchanged. The log shows the number
+    of rows of each class.
 
     The first use reads all labels of the split. After the first use, memory holds one byte per row
     of the split, and one more byte per row for each split in `held_out`.

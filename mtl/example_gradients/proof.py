@@ -103,7 +103,7 @@ class Proof:
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return what is proved about a tensor, a `layouts.State`.
+        """Return the proven layout of a tensor, a `layouts.State`.
 
         Args:
           tensor: any tensor; without a dependence on the batch, its state is None.

@@ -317,7 +317,7 @@ class Vocabulary:
         Call `join` before the first update, because the joined vocabulary starts without counts.
 
         Args:
-          other: another vocabulary. Of the other vocabulary, only `reads` is used; all other
+          other: another vocabulary. Only `reads` is taken from the other vocabulary; all other
             settings come from this object.
         """
         return dataclasses.replace(self, reads={**self.reads, **other.reads})

@@ -38,9 +38,9 @@ class History(types.Column):
     entries of all lists.
 
     In a list of lists, whose shape in the Spec is (None, None), an entry holds several values, such
-    as the categories of an item. The column combines the values of one entry by its `pooling`, like
-    the values of a row. An empty entry, without any value, becomes a vector of zeros, and still
-    counts as an event.
+    as the categories of an item. Without histories, a column combines the values of a row by its
+    `pooling`; here, it combines the values of each entry in the same way. An empty entry, without
+    any value, becomes a vector of zeros, and still counts as an event.
 
     Attributes:
       name: the name of the column.

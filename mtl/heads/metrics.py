@@ -265,9 +265,9 @@ def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Return a cross-entropy divided by the cross-entropy of always predicting the class shares.
 
     The metric is from He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook",
-    ADKDD 2014. The normalized entropy of a perfect model is 0, and that of a model that always
-    predicts the class shares is 1. If all rows have the same class, the result is NaN, as class
-    shares are then a perfect prediction.
+    ADKDD 2014. The normalized entropy is 0 for a perfect model, and 1 for a model that always
+    predicts the class shares. If all rows have the same class, the result is NaN, as class shares
+    are then a perfect prediction.
 
     Args:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].

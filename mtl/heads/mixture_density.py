@@ -145,7 +145,7 @@ class MixtureDensity(standardized.Standardized):
         return {**sums, "below": below}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Compute the metrics of `Number`, and those of `mtl.heads.coverage` for quantiles."""
+        """Compute the metrics of `Number`, and metrics of quantiles by `mtl.heads.coverage`."""
         summary = super().summary(sums)
         if self.quantiles:
             summary |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])

@@ -26,7 +26,7 @@ class Regularization:
 
     In an embedding table, a step penalises only the rows in the batch, each of them once.
     Therefore, the time of a step does not grow with the vocabulary, and frequent rows shrink more
-    than rare rows. Of a table, the scalar `regularization` covers only the rows in the batch.
+    than rare rows. For a table, the scalar `regularization` covers only the rows in the batch.
 
     Attributes:
       l1: {pattern (see `mtl.variables.patterns`): factor above 0} for the sum of absolute values.

@@ -39,7 +39,7 @@ class Graph:
           reference: the name of the node.
 
         Returns:
-          The array; None if the node is no constant, holds texts, or does not exist.
+          The array; None if the node is not a constant, holds texts, or does not exist.
         """
         node = self.nodes.get(reference)
         if node is None or node.op != "Const" or node.attr["dtype"].type == tf.string:

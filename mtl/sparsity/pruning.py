@@ -210,7 +210,7 @@ class Pruning:
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the scores of one variable or, of several variables, the mean scores of groups."""
+        """Return the scores of a variable, or of several variables the mean scores of groups."""
         if len(scores) == 1:
             return scores[0]
         group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]

@@ -46,7 +46,7 @@ class Mixing(Protocol):
 
     @property
     def is_even(self) -> bool:
-        """True if each mixed value is a weighted mean; False if some are those of the partner."""
+        """True if each mixed value is a weighted mean; False if the partner gives some values."""
         return True
 
 

@@ -170,9 +170,9 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     """Solve `U b = c b^(-1/alpha)` for b [T] > 0, with U [T, T] and c [T] > 0.
 
     The solution minimises a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If
-    a sum of the gradients with positive weights is 0, there may be no solution, and the b of
-    Newton's method grows without bound. If the solution b grows without bound, the function returns
-    b scaled to a largest value of 1.
+    a sum of the gradients with positive weights is 0, a solution may not exist, and Newton's method
+    lets b grow without bound. If the solution b grows without bound, the function returns b scaled
+    to a largest value of 1.
 
     Args:
       cosines: the matrix U of cosines between gradients, float64 [T, T], positive semi-definite.

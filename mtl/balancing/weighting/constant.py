@@ -64,8 +64,8 @@ class Scheduled(base.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
     Attributes:
-      weights: {task: schedule or constant}, for every task. The schedules are those of learning
-        rates, such as `schedules.Polynomial` from one weight to another.
+      weights: {task: schedule or constant}, for every task. Schedules of learning rates also work
+        here, such as `schedules.Polynomial` from one weight to another.
     """
 
     reads_losses = False

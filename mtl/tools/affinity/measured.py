@@ -93,7 +93,7 @@ class TaskAffinity(types.Surgery):
 
         Returns:
           The combined gradients of the N variables, and {name of a scalar: its value}. The scalars
-          are those of `surgery`, `affinity/<i>/<j>` for all pairs of tasks, and
+          are the scalars of `surgery`, `affinity/<i>/<j>` for all pairs of tasks, and
           `surgery/cosine/<task>/<task>` and `surgery/conflicts` for the unweighted gradients.
 
         Raises:

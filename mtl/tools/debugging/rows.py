@@ -110,7 +110,7 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
     """Return the names of the tensors whose first axis has the rows of the batch.
 
-    A first axis of length B is no proof, because a kernel may have B rows by chance. So this
+    A first axis of length B proves nothing, because a kernel may have B rows by chance. So this
     function follows the axis of rows from the input batch through all ops.
 
     Args:

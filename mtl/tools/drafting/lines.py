@@ -4,7 +4,7 @@ dialect = lines.read_dialect(lines.find_files("TABLE", "part-*.csv.gz"))
 dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
 for path, table, size in lines.read_blocks(dialect): ... # a pa.Table of strings, size in bytes
 
-The rules for lines and values are those of `mtl.data.csv`, which reads the same files in training.
+Lines and values follow the rules of `mtl.data.csv`, which reads the same files in training.
 """
 
 import collections

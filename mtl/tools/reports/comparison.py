@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
         checkpoint.
       groups: for each main metric, each group of runs that differ only in their seed.
       pairs: for each main metric, the pairs of groups that have at least two seeds in common.
-      repeats: {run: earlier run with the same settings and seed}. Of two runs with the same
+      repeats: {run: earlier run with the same settings and seed}. If two runs have the same
         settings and seed, the groups contain only the earlier run.
     """
 

@@ -268,8 +268,8 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
 def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
     """Draw the reliability of scores, and the ROC curve of a binary task.
 
-    The text `of_all` is inserted into the titles of the pictures, before the name of what they
-    show.
+    The text `of_all` is inserted into the titles of the pictures, before the name of the shown
+    value.
     """
     bins = [(entry.score, entry.true) for entry in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:

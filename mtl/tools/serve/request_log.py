@@ -170,8 +170,8 @@ def open_log(
       on_loss: a function that the log calls for each request that it cannot store.
 
     Raises:
-      UserError: the folder cannot be written, or a name to leave out is no feature, prediction or
-        task of the model.
+      UserError: the folder cannot be written, or a name to leave out is not a feature, a prediction
+        or a task of the model.
     """
     if not config.request_log:
         return None

@@ -3,7 +3,7 @@
 numbers, words = cells.split_numbers(pa.array(["5", "+5", "1.50", "NA"]))
 
 `mtl.spec.literals` defines which texts are numbers. Arrow's definition of a number differs: Arrow
-accepts a few texts that are no numbers by `mtl.spec.literals`, and refuses a few texts that are.
+accepts a few texts that are not numbers by `mtl.spec.literals`, and refuses a few texts that are.
 """
 
 import numpy as np

@@ -23,6 +23,7 @@ _MESSAGE = "mtl.ExampleListWithContext"
 # The digits of the number of a list in its key. All keys of a file have the same size in bytes, so
 # digits can be appended to a serialized message.
 _DIGITS = 12
+_MALFORMED = "must be a serialized ExampleListWithContext."
 
 
 @checks.dataclass
@@ -59,9 +60,13 @@ class ExampleLists(tfrecord.TfRecord):
         return tf.data.Dataset.from_tensor_slices(settings).flat_map(read_file)
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield (file, iterator of serialized rows) for each file of a split."""
+        """Yield (file, iterator of serialized rows) for each file of a split.
+
+        Raises:
+          UserError: a record is not an ELWC.
+        """
         for path, records in super().by_file(split):
-            yield path, _split_records(records, self._start_key(path))
+            yield path, _split_records(path, records, self._start_key(path))
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each row; lists and rows are numbered from 0."""
@@ -74,7 +79,7 @@ class ExampleLists(tfrecord.TfRecord):
                 try:
                     rows = _split_record(record, key, number)
                 except message.DecodeError:
-                    yield location, "must be a serialized ExampleListWithContext."
+                    yield location, _MALFORMED
                     continue
                 for position, row in enumerate(rows):
                     yield f"{location} example {position}", tfrecord.scan_record(row, spec)
@@ -106,9 +111,13 @@ def _make_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(_MESSAGE))
 
 
-def _split_records(records: Iterator[bytes], key: bytes) -> Iterator[bytes]:
+def _split_records(path: str, records: Iterator[bytes], key: bytes) -> Iterator[bytes]:
     for number, record in enumerate(records):
-        yield from _split_record(record, key, number)
+        try:
+            rows = _split_record(record, key, number)
+        except message.DecodeError as error:
+            raise checks.UserError(f"{path} record {number}: {_MALFORMED}") from error
+        yield from rows
 
 
 def _split_record(record: bytes, key: bytes, number: int) -> list[bytes]:

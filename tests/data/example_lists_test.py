@@ -104,6 +104,8 @@ def test_a_record_of_another_kind_is_named(tmp_path):
     _, (place, problem) = source.scan("a", SPEC)
     assert place.endswith("a.tfrecord record 1")
     assert problem == "must be a serialized ExampleListWithContext."
+    with pytest.raises(checks.UserError, match="a.tfrecord record 1: must be a serialized Example"):
+        [list(rows) for _, rows in source.by_file("a")]
     with pytest.raises(checks.UserError, match="ExampleLists.files"):
         list(source.by_file("b"))
 

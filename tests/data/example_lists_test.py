@@ -9,6 +9,7 @@ import tensorflow as tf
 from mtl import checks, heads, spec, verbs
 from mtl import features as columns
 from mtl.data import example_lists, pipeline, tfrecord, whole_groups
+from mtl.tools import scoring
 from tests import tiny
 
 input_pb2 = pytest.importorskip("tensorflow_serving.apis.input_pb2", reason="needs 'serving'")
@@ -110,7 +111,7 @@ def test_a_record_of_another_kind_is_named(tmp_path):
         list(source.by_file("b"))
 
 
-def _train(source, folder, cache):
+def _make(source, cache=True):
     made = tiny.make(columns=[columns.Numeric(names=list(SPEC.features))], train_steps=20)
     data = pipeline.Pipeline(
         source=source,
@@ -123,7 +124,11 @@ def _train(source, folder, cache):
     )
     ranking = heads.Ranking(name="rank", label="relevance", group="list")
     model = dataclasses.replace(made.model, heads=[ranking])
-    verbs.train(dataclasses.replace(made, data=data, model=model), str(folder))
+    return dataclasses.replace(made, data=data, model=model)
+
+
+def _train(source, folder, cache):
+    verbs.train(_make(source, cache), str(folder))
     return tiny.variables(folder)
 
 
@@ -149,3 +154,13 @@ def test_a_run_learns_as_from_rows_with_their_group(cache, tmp_path):
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(weights[name], value, err_msg=name)
+
+
+@pytest.mark.medium
+def test_a_ranker_is_evaluated_on_a_file_as_on_its_split(tmp_path):
+    rows = [{"price": float(n), "relevance": float(n % 2)} for n in range(3)]
+    made = _make(_make_source(tmp_path / "a.tfrecord", [_make_list(rows, query=1.0)] * 8))
+    verbs.train(made, str(tmp_path / "run"))
+    data, split = scoring.open_files(made.data, [str(tmp_path / "a.tfrecord")])
+    found = verbs.evaluate(dataclasses.replace(made, data=data), str(tmp_path / "run"), split)
+    assert found == verbs.evaluate(made, str(tmp_path / "run"))

@@ -52,7 +52,7 @@ def open_files(
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
     # Do not change `eval_split`: metrics of new files must not count as evaluations of the run.
-    return dataclasses.replace(data, source=source, sampler=None), split
+    return dataclasses.replace(data, source=source), split
 
 
 _SOURCES: Mapping[str, Any] = {

@@ -1,8 +1,8 @@
-"""Reads cases and writes answers for `benchmarks.clients_speed`, as lines of JSON.
+"""Reads cases and writes answers for benchmarks of other libraries, as lines of JSON.
 
-A case holds the settings of `benchmarks.clients_speed.build_case`. An answer is `{"secs": seconds
-of all epochs but the first}`, or `{"why": the reason why the library cannot train the case}`. The
-probabilities of the test rows, [N, T], are written to `case["predictions"]`.
+A case of `benchmarks.clients_speed` holds the settings of its `build_case`. The answer is `{"secs":
+seconds of all epochs but the first}`, or `{"why": the reason why the library cannot train the
+case}`. The probabilities of the test rows, [N, T], are written to `case["predictions"]`.
 
 Each run_*.py file imports this module before all others. After the import, the standard output
 carries only answers, and prints of libraries go to the standard error.
@@ -19,15 +19,23 @@ _answers, sys.stdout = sys.stdout, sys.stderr
 
 def answer_cases(train: Callable[[dict], tuple[float, np.ndarray]]) -> None:
     """Answer all cases of standard input; `train` returns the seconds and the probabilities."""
+
+    def answer(case: dict) -> dict[str, float]:
+        secs, probabilities = train(case)
+        np.save(case["predictions"], probabilities)
+        return {"secs": secs}
+
+    answer_lines(answer)
+
+
+def answer_lines(answer: Callable[[dict], dict]) -> None:
+    """Answer each line of standard input; a library that fails answers {"why": reason}."""
     for line in sys.stdin:
-        case = json.loads(line)
         try:
-            secs, probabilities = train(case)
-            np.save(case["predictions"], probabilities)
-            answer = {"secs": secs}
+            result = answer(json.loads(line))
         except Exception as error:  # A library may fail in any way; the table shows the reason.
-            answer = {"why": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=_answers, flush=True)
+            result = {"why": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), file=_answers, flush=True)
 
 
 def load_arrays(case: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

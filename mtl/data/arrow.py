@@ -283,7 +283,7 @@ class Arrow(types.Source):
         return self._sizes[split]
 
     def _open(self, path: str) -> tuple[pa.Schema, list[Part]]:
-        return open_file(path, sheet=self.sheet)
+        return open_file(path, sheet=self.sheet, encodes_texts=True)
 
     def _list_columns(self, fields: Mapping[str, spec_lib.Field]) -> list[str]:
         return list(dict.fromkeys(find_columns(fields, self.rename).values()))
@@ -401,13 +401,18 @@ def find_ending(path: str) -> str:
     return os.path.splitext(_SHARD.sub("", path))[1].lower()
 
 
-def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.Schema, list[Part]]:
+def open_file(
+    path: str, kind: str | None = None, sheet: str = "", encodes_texts: bool = False
+) -> tuple[pa.Schema, list[Part]]:
     """Return the schema of a file, and its parts in order.
 
     Args:
       path: a file; its name may end with a shard number, such as "in.parquet-00000-of-00010".
       kind: the format, such as ".parquet"; by default, the extension of the file.
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden.
+      encodes_texts: True reads texts of Parquet as dictionaries: distinct texts, and the number of
+        the text in each row. Parquet stores texts in this form, so reading takes a fifth of the
+        time. The returned schema still has the types of texts.
 
     Raises:
       UserError: the file has another format, or is damaged.
@@ -415,7 +420,8 @@ def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.S
     ending = kind or find_ending(path)
     rule = f"end in one of {', '.join(ENDINGS)}"
     checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
-    opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
+    parquet = functools.partial(_open_parquet, encodes_texts=encodes_texts)
+    opener: Mapping[str, Callable] = {".parquet": parquet, ".pq": parquet, ".orc": _open_orc}
     copy = remote.copy_here(path)
     if ending in sheets.ENDINGS:
         name, table = sheets.read_sheet(path, copy, sheet)
@@ -424,17 +430,22 @@ def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.S
     return partitions.add_columns(path, schema, parts)
 
 
-def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
+def _open_parquet(path: str, encodes_texts: bool) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
+    texts = _find_texts(metadata, schema) if encodes_texts else []
 
     def read(group: int, names: Sequence[str]) -> pa.Table:
         # Each read opens the file anew, because a process cannot keep all files of a large split
         # open.
         with parquet.ParquetFile(
-            path, metadata=metadata, memory_map=True, page_checksum_verification=True
+            path,
+            metadata=metadata,
+            memory_map=True,
+            page_checksum_verification=True,
+            read_dictionary=texts,
         ) as file:
             return file.read_row_group(group, columns=names)
 
@@ -449,6 +460,14 @@ def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
         for group in range(metadata.num_row_groups)
     ]
     return schema, parts or [empty]
+
+
+def _find_texts(metadata: Any, schema: pa.Schema) -> list[str]:
+    """Return the paths of the columns of texts, and of lists of texts, in a Parquet file."""
+    names = [field.name for field in schema if columns.is_text(field.type)]
+    lists = tuple(f"{field.name}." for field in schema if columns.is_text_list(field.type))
+    paths = (metadata.schema.column(index).path for index in range(metadata.num_columns))
+    return [*names, *(path for path in paths if path.startswith(lists))]
 
 
 def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:

@@ -80,7 +80,7 @@ def to_python(where: str, column: pa.ChunkedArray) -> Any:
         return column.to_numpy()
     if pa.types.is_integer(kind):
         return _to_integers(column)
-    if _is_text(kind):
+    if is_text(kind):
         return _to_objects(column)
     is_known = _is_list(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
     is_known = is_known or pa.types.is_map(kind)
@@ -118,9 +118,19 @@ def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
     return distinct[encoding.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for Arrow's types of texts and bytes of any length."""
     is_small = pa.types.is_string(kind) or pa.types.is_binary(kind)
     return is_small or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_encoded_text(kind: pa.DataType) -> bool:
+    return pa.types.is_dictionary(kind) and is_text(kind.value_type)
+
+
+def is_text_list(kind: pa.DataType) -> bool:
+    """Return True for Arrow's type of lists of texts or bytes."""
+    return pa.types.is_list(kind) and is_text(kind.value_type)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -131,14 +141,15 @@ def _is_list(kind: pa.DataType) -> bool:
 def _read_column(
     field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
 ) -> packed.Values:
-    column = _simplify(column)
     if field.part_of:
-        column = weighted_lists.take_column(field, column)
+        column = weighted_lists.take_column(field, _simplify(column))
+    elif not _is_encoded_text(column.type):
+        column = _simplify(column)
     kind = column.type
     _require(not field.is_nested)
     if _is_list(kind):
         return _read_lists(field, _join_chunks(column))
-    if _is_text(kind) or pa.types.is_null(kind):
+    if is_text(kind) or _is_encoded_text(kind) or pa.types.is_null(kind):
         return _read_texts(field, column, cells, fills_texts)
     if pa.types.is_boolean(kind) and column.null_count:
         column = column.cast(pa.int8())
@@ -167,13 +178,11 @@ def _read_texts(
     field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
 ) -> packed.Values:
     """Parse each distinct text once, and return the values of all rows."""
-    # The cast fails if the bytes are not UTF-8.
-    texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
-    encoding = texts.dictionary_encode()
+    encoding = _encode_texts(column)
     distinct = pc.utf8_trim(encoding.dictionary, characters=literals.SPACES)
     # A null gets the index behind all distinct texts; the code below appends a null there.
     numbers = encoding.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
-    if texts.null_count:
+    if encoding.null_count:
         distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
     marks = pa.array(cells.list_marks(field), pa.large_string())
     absent = pc.or_(pc.is_null(distinct), pc.fill_null(pc.is_in(distinct, marks), False))
@@ -191,6 +200,25 @@ def _read_texts(
     else:
         values = _read_scalars(field, distinct, is_absent)
     return packed.take(values, numbers)
+
+
+def _encode_texts(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return the distinct texts of a column, each of which occurs in a row, and their numbers."""
+    if pa.types.is_dictionary(column.type):
+        encoding = _join_chunks(column.unify_dictionaries())
+        numbers = encoding.indices.drop_null().to_numpy(zero_copy_only=False)
+        is_used = np.zeros([len(encoding.dictionary)], bool)
+        is_used[numbers] = True
+        # Categories of pandas may be unused, and a dictionary may hold a null.
+        if is_used.all() and not encoding.dictionary.null_count:
+            return pa.DictionaryArray.from_arrays(encoding.indices, _to_text(encoding.dictionary))
+        column = column.cast(column.type.value_type)
+    return _join_chunks(_to_text(column)).dictionary_encode()
+
+
+def _to_text(texts: Any) -> Any:
+    """Convert texts or bytes, an array or chunks, to text; fail if they are not UTF-8."""
+    return texts.cast(pa.large_binary()).cast(pa.large_string())
 
 
 def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
@@ -313,8 +341,8 @@ def _read_items(field: spec_lib.Field, values: pa.Array) -> Any:
         values = values.cast(pa.string() if field.dtype == "string" else pa.float64())
         kind = values.type
     if field.dtype == "string":
-        _require(_is_text(kind))
-        return packed.encode_texts(values.cast(pa.large_binary()).cast(pa.large_string()))
+        _require(is_text(kind) or _is_encoded_text(kind))
+        return packed.encode_texts(_encode_texts(pa.chunked_array([values])))
     _require(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
     are_good, numbers = number_arrays.convert(field.dtype, values.to_numpy(zero_copy_only=False))
     _require(are_good.all())

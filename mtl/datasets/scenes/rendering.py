@@ -45,11 +45,13 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
       size: the height and width of the image in pixels.
 
     Returns:
-      image: uint8 [size, size, 3].
-      kind: int64 [size, size], an index into `KINDS`.
-      depth: float32 [size, size], along the axis of the camera; 0 in the sky and beyond `FAR`.
-      normal: float32 [size, size, 3], with the axes right, down and away from the camera; 0 in the
-        sky.
+      The arrays of the scene, by name:
+
+      - `image`: uint8 [size, size, 3].
+      - `kind`: int64 [size, size], an index into `KINDS`.
+      - `depth`: float32 [size, size], along the axis of the camera; 0 in the sky and beyond `FAR`.
+      - `normal`: float32 [size, size, 3], with the axes right, down and away from the camera; 0 in
+        the sky.
     """
     rays = _cast_rays(size)
     turn = _turn_down(random.uniform(0, 0.4))

@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -192,8 +192,8 @@ class Arrow(types.Source):
 
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
-    def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
-        """Return {field: values} for each part of the files of a split.
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[dict[str, packed.Values]]:
+        """Return an iterator of {field: values} for each part of the files of a split.
 
         The caller keeps the values in memory, so this method first frees the copy of the split that
         `decode` may have cached.
@@ -207,7 +207,9 @@ class Arrow(types.Source):
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
-        return [self._pack(place, table, fields) for place, table in self._read(split, fields)]
+        # The files are opened now, so that a missing column is an error of this call.
+        parts = self._read_parts(list(self._open_files(split, fields)), fields)
+        return (self._pack(place, table, fields) for place, table in parts)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each row of a split."""
@@ -310,7 +312,15 @@ class Arrow(types.Source):
         self, split: str, fields: Mapping[str, spec_lib.Field]
     ) -> Iterator[tuple[str, pa.Table]]:
         """Yield (location, table of columns) for each part of the files of a split."""
-        for path, parts in self._open_files(split, fields):
+        yield from self._read_parts(self._open_files(split, fields), fields)
+
+    def _read_parts(
+        self,
+        opened_files: Iterable[tuple[str, list[Part]]],
+        fields: Mapping[str, spec_lib.Field],
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """Yield (location, table of columns) for each part of opened files."""
+        for path, parts in opened_files:
             for part in parts:
                 yield f"{path}{part.name}", read_part(path, part, self._list_columns(fields))
 

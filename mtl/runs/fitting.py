@@ -13,7 +13,7 @@ from mtl import checks, transfer, types
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import run_directory
-from mtl.data import pipeline
+from mtl.data import eager_pass, pipeline
 from mtl.model import combined
 from mtl.runs import diagnosis, plausibility
 
@@ -75,4 +75,4 @@ def fit_statistics(
 
 def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:
     """Yield the batches of a split; reading starts when the first batch is taken."""
-    yield from data.in_large_batches(split).one_pass(split)
+    yield from eager_pass.read(data.in_large_batches(split), split)

@@ -1,7 +1,7 @@
 """Checks that a model can learn from the data: labels are present, and columns vary.
 
 look = plausibility.Look(model, data, "train")
-for features, labels in look.look_at(data.one_pass("train")): ...       # if there is a pass anyway
+for batch in look.look_at(eager_pass.read(data, "train")): ...   # if there is a pass anyway
 look.finish()                                           # reads as few batches as possible
 look.require_labels()
 look.describe_doubts()                                  # ["Field 'age' never varies ...", ...]
@@ -23,7 +23,7 @@ import numpy as np
 from mtl import checks, types
 from mtl import model as model_lib
 from mtl import spec as spec_lib
-from mtl.data import pipeline
+from mtl.data import eager_pass, pipeline
 from mtl.deferred import tf
 from mtl.features import column as columns
 from mtl.heads import base
@@ -111,7 +111,7 @@ class Look:
         if self._is_whole or self._is_settled:
             return
         try:
-            for _ in self.look_at(self._data.one_pass(self._split)):
+            for _ in self.look_at(eager_pass.read(self._data, self._split)):
                 if self._is_settled:
                     break
         except diagnosis.list_run_errors():

@@ -14,7 +14,12 @@ from tests.data import arrow_test
 pytestmark = pytest.mark.medium
 
 SPEC = spec.Spec(
-    features={"x": "int64", "word": "string", "tags": ("string", (None,)), "pair": ("float32", (2,))},
+    features={
+        "x": "int64",
+        "word": "string",
+        "tags": ("string", (None,)),
+        "pair": ("float32", (2,)),
+    },
     labels={"y": "float32"},
     defaults={"x": -1},
 )

@@ -149,7 +149,9 @@ def _run(
         *(f"--deselect={case}" for case in ignored),
         *shlex.split(options.pytest),
     ]
-    command += ["--numprocesses", "auto", "--dist", "worksteal"] if len(tests) > 1 else []
+    # Processes that share the work already keep the cores busy.
+    has_workers = len(tests) > 1 and options.shards == 1
+    command += ["--numprocesses", "auto", "--dist", "worksteal"] if has_workers else []
     own = {**os.environ, "PYTHONPATH": str(tree), "MTL_FAILED": str(noted)}
     try:
         done = subprocess.run(

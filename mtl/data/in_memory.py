@@ -150,7 +150,7 @@ def join_blocks(
 def _decode_blocks(
     source: types.Source, split: str, spec: spec_lib.Spec
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the decoded values of all rows, {field: values in some rows}."""
+    """Yield the decoded values of all rows, block by block: {field: values in the block}."""
     for block in source_lib.iterate(lambda: _decode_all(source, split, spec)):
         if isinstance(block, Exception):
             raise block

@@ -27,8 +27,9 @@ class PEPNet(types.Network):
     gradient into its input x. EPNet is the gate of the inputs, which all tasks share. PPNet has a
     gate for each layer of each task's tower.
 
-    Prior columns, in `domain` and `personal`, are inputs of gates only. To use a field in the
-    towers as well, add a second column object for this field, with another prefix.
+    Columns with prior information, which `domain` and `personal` name, are inputs of gates only. To
+    use a field in the towers as well, add a second column object for this field, with another
+    prefix.
 
     Attributes:
       domain: names of the prior columns of EPNet, in which `*` matches any text. () omits EPNet.

@@ -268,10 +268,10 @@ def _mask_moves(
 def _group_pairs(
     pairs: types.GradientsAndVariables, rates: Rates, optimizer_patterns: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
-    """Divide variables into groups; the first group has the variables without a pattern.
+    """Divide variables into groups; the first group has the variables that match no pattern.
 
-    The optimizer of variables without a pattern thus comes first in the graph, and its state has
-    the same names as in a run without groups.
+    The optimizer of the first group comes first in the graph. So the state of this optimizer has
+    the same names as in a run without patterns.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

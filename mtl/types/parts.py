@@ -1,4 +1,4 @@
-"""Read members of parts, walk through nested parts, and count the rows of a batch."""
+"""Reads attributes of parts of a model, such as heads, and lists the parts of other parts."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ are tried, for some minutes at most. A defect may then be called unseen that oth
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -31,6 +32,8 @@ from tests.strength import defects, groups, reached
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # So many files run at a time: the first ones are the likeliest to fail.
 _CHUNKS = (4, 16, 1000)
+# These files look at all parts of a kind, though they run no line of them: {kind: chunks}.
+_LISTS = {"wrong default": [["tests/configs/defaults_test.py"]]}
 # Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
 _FIRST_SECS, _NEXT_SECS = 60.0, 200.0
 
@@ -70,7 +73,9 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
                 if not is_here or (name, defect.start, defect.new) in done:
                     continue
                 before = time.monotonic()
-                chunks = _list_chunks(graph, cases, name, defect.line)
+                chunks = itertools.chain(
+                    _LISTS.get(defect.kind, ()), _list_chunks(graph, cases, name, defect.line)
+                )
                 row = _plant(tree, chunks, name, defect, options)
                 row = {"group": group, **row, "secs": round(time.monotonic() - before)}
                 with output.open("a") as file:

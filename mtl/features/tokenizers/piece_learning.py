@@ -82,7 +82,7 @@ class Pieces(types.Accumulator):
 
 
 def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[bytes]:
-    """Learn at most `size` pieces that occur `min_count` times or more, in the order of ids.
+    """Learn at most `size` pieces that occur `min_count` times or more, and return them by id.
 
     Args:
       counts: {word: number of occurrences}.

@@ -34,7 +34,7 @@ class Checking(types.RunObserver):
 
 
 class _CheckedStep(types.StepExtension):
-    """Checks every op of a training step."""
+    """Checks that the results of all ops of a training step are finite."""
 
     # The checks work on any ops, so the layers of several tasks may stay stacked.
     suits_stacks = True

@@ -3,8 +3,8 @@
 panels = sparsity_picture.draw_panels(curves)
 
 Three panels have a line for each pruned variable over the steps. With `TaskSaliency`, a fourth
-panel shows how well the tasks agree on the weights to prune. The summary of the run, not the
-picture, says how many weights are pruned.
+panel shows how well the tasks agree on the weights to prune. The pictures do not show the number of
+pruned weights, which the summary of the run prints.
 """
 
 from mtl.monitoring import event_files

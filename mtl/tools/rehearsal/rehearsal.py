@@ -85,8 +85,8 @@ class Rehearsed:
       tasks: the names of the tasks.
       predictions: {name of a prediction: (type, shape for one row)}.
       num_bytes: the bytes of all variables of a training on one device.
-      batches: the time of one batch of the input; None if no step is left to train.
-      steps: the time of one step with its input; None if no step is left to train.
+      batches: how long the input takes for one batch; None if no step is left to train.
+      steps: how long one step takes with its input; None if no step is left to train.
       evaluations: the number of evaluations in the run; 0 if the run evaluates every few seconds
         instead of every few steps.
       checkpoint_secs: the seconds between two checkpoints; None if the run saves a checkpoint after

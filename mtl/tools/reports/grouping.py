@@ -86,7 +86,8 @@ class Group(NamedTuple):
     Attributes:
       trained: the set of the trained tasks as an integer, whose bit t is 1 if the model trains task
         t.
-      served: the set of the served tasks as an integer; the model trains all tasks that it serves.
+      served: the set of the served tasks, with a bit for each task as in `trained`. A model trains
+        each task that it serves.
     """
 
     trained: int

@@ -21,6 +21,8 @@ from mtl.deferred import tf
 from mtl.spec import literals
 
 _LOW, _HIGH = literals.RANGES["int64"]
+# A varint holds 64 bits in up to ten groups of 7 bits.
+_SHIFTS = np.arange(0, 64, 7, dtype=np.uint64)
 
 
 def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
@@ -48,8 +50,50 @@ def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     # Many columns have few distinct values, so each distinct value is serialized once.
     encoding = pa.array(values).dictionary_encode()
-    distinct = [_serialize_example(name, value) for value in encoding.dictionary.to_pylist()]
-    return [pa.array(distinct, pa.binary()).take(encoding.indices)]
+    kind = encoding.dictionary.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        distinct = _serialize_texts(name, encoding.dictionary.cast(pa.binary()))
+    elif pa.types.is_signed_integer(kind):
+        numbers = encoding.dictionary.to_numpy(zero_copy_only=False)
+        distinct = _serialize_integers(name, numbers.astype(np.int64))
+    else:
+        parts = [_serialize_example(name, value) for value in encoding.dictionary.to_pylist()]
+        distinct = pa.array(parts, pa.binary())
+    return [distinct.take(encoding.indices)]
+
+
+def _serialize_texts(name: str, texts: pa.BinaryArray) -> pa.BinaryArray:
+    """Serialize texts [D] without nulls; the text ends an example, so its length gives the rest."""
+    lengths, places = np.unique(pc.binary_length(texts).to_numpy(), return_inverse=True)
+    heads = [_cut_end(_serialize_example(name, bytes(n)), n) for n in lengths.tolist()]
+    starts = pa.array(heads, pa.binary()).take(pa.array(places))
+    return pc.binary_join_element_wise(starts, texts, pa.scalar(b"", pa.binary()))
+
+
+def _serialize_integers(name: str, numbers: np.ndarray) -> pa.BinaryArray:
+    """Serialize int64 numbers [D], each of which ends an example as a varint: 7 bits in a byte."""
+    groups = np.ascontiguousarray(numbers).view(np.uint64)[:, None] >> _SHIFTS
+    # The number of bytes of each varint: up to the last group of bits that is not 0.
+    lengths = np.maximum((groups > 0).sum(1), 1)
+    more = np.arange(len(_SHIFTS)) < lengths[:, None] - 1
+    varints = ((groups & 0x7F) | (more * np.uint64(0x80))).astype(np.uint8)
+    parts, rows = [pa.array([], pa.binary())], [np.zeros([0], np.int64)]
+    for length in np.unique(lengths).tolist():
+        rows.append(np.flatnonzero(lengths == length))
+        ends = np.ascontiguousarray(varints[rows[-1], :length])
+        buffers = [None, pa.py_buffer(ends)]
+        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(length), len(ends), buffers)
+        # The least number with as many bytes has the same bytes in front of its varint.
+        least = _serialize_example(name, 1 << 7 * (length - 1) if length < 10 else -1)
+        head = pa.scalar(_cut_end(least, length), pa.binary())
+        end = pa.scalar(b"", pa.binary())
+        parts.append(pc.binary_join_element_wise(head, fixed.cast(pa.binary()), end))
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
+
+
+def _cut_end(example: bytes, length: int) -> bytes:
+    """Return an example without its last bytes."""
+    return example[: len(example) - length]
 
 
 def _serialize_floats(name: str, values: np.ndarray) -> list[Any]:

@@ -258,6 +258,17 @@ def count_rows(values: Values, field: spec_lib.Field) -> int:
     return len(values.numbers) // field.size if isinstance(values, Texts) else len(values)
 
 
+def unpack(values: Any, field: spec_lib.Field) -> np.ndarray:
+    """Convert the values of a field that is not ragged to an array [N, ...], texts to bytes.
+
+    Args:
+      values: an array, or `Texts`.
+      field: the field.
+    """
+    array = unpack_texts(values) if isinstance(values, Texts) else values
+    return array.reshape(-1, *cast(tuple[int, ...], field.shape))
+
+
 def unpack_texts(values: Any) -> np.ndarray:
     """Convert scalar texts to an array of bytes objects.
 

@@ -62,10 +62,9 @@ class Tables:
             self._mark_parts(table.schema),
             self._find_columns(table.schema),
         )
-        rows = arrow.to_table(
+        values = arrow.read_fields(
             chunk.path, table, columns_by_feature, fields, cells, chunk.numbers[0]
         )
-        values = rows.read(0, len(rows))
         columns = image_rows.read_columns(self.images, chunk, values, unit="row")
         extra = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
@@ -77,7 +76,8 @@ class Tables:
     def _open(self, path: str) -> Any:
         # With --input_format parquet, a file with any other extension is also read as Parquet.
         kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
-        return arrow.open_file(path, kind, self._arrow_source.sheet if self._arrow_source else "")
+        sheet = self._arrow_source.sheet if self._arrow_source else ""
+        return arrow.open_file(path, kind, sheet, encodes_texts=True)
 
     @property
     def _arrow_source(self) -> arrow.Arrow | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import answering
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
@@ -191,8 +190,6 @@ def measure(case: dict) -> dict[str, float]:
 
 def main() -> None:
     """Answer all cases of the standard input."""
-    pa.set_cpu_count(2)
-    tf1.enable_resource_variables()
     answering.answer_lines(measure)
 
 

@@ -332,20 +332,11 @@ class Arrow(types.Source):
         Raises:
           UserError: a value does not suit its field; the error names the row.
         """
-        column_names, values = find_columns(fields, self.rename), dict[str, packed.Values]()
-        for name, column in column_names.items():
-            column_values = columns.read_column(fields[name], table[column], self.cells)
-            if column_values is not None:
-                values[name] = column_values
-        other_columns = {
-            name: column for name, column in column_names.items() if name not in values
-        }
-        if other_columns:
-            names = (*other_columns, *map(spec_lib.counts_name, other_columns))
-            slow = {name: fields[name] for name in names if name in fields}
-            rows = to_table(place, table, other_columns, slow, self.cells).read(0, len(table))
-            values |= {name: packed.pack_field(rows[name], field) for name, field in slow.items()}
-        return values
+        column_names = find_columns(fields, self.rename)
+        values = _read_columns(table, column_names, fields, self.cells)
+        others = {name: column for name, column in column_names.items() if name not in values}
+        rows = _read_rows(place, table, others, fields, self.cells)
+        return values | {name: packed.pack_field(v, fields[name]) for name, v in rows.items()}
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
@@ -418,19 +409,42 @@ def read_fields(
     Raises:
       UserError: a value does not suit its field; the error names the row.
     """
-    values: dict[str, Any] = {}
-    for name, column in column_names.items():
-        field = fields[name]
-        if not field.is_ragged:
-            packed_values = columns.read_column(field, table[column], cells)
-            if packed_values is not None:
-                values[name] = packed.unpack(packed_values, field)
+    plain = {name: column for name, column in column_names.items() if not fields[name].is_ragged}
+    values = _read_columns(table, plain, fields, cells)
     others = {name: column for name, column in column_names.items() if name not in values}
-    if others:
-        names = (*others, *map(spec_lib.counts_name, others))
-        slow = {name: fields[name] for name in names if name in fields}
-        values |= to_table(place, table, others, slow, cells, first_row).read(0, len(table))
-    return values
+    rows = _read_rows(place, table, others, fields, cells, first_row)
+    return rows | {name: packed.unpack(v, fields[name]) for name, v in values.items()}
+
+
+def _read_columns(
+    table: pa.Table,
+    column_names: Mapping[str, str],
+    fields: Mapping[str, spec_lib.Field],
+    cells: csv.Csv,
+) -> dict[str, packed.Values]:
+    """Return {field: values} of the fields that can be read as whole columns."""
+    values = {
+        name: columns.read_column(fields[name], table[column], cells)
+        for name, column in column_names.items()
+    }
+    return {name: read for name, read in values.items() if read is not None}
+
+
+def _read_rows(
+    place: str,
+    table: pa.Table,
+    column_names: Mapping[str, str],
+    fields: Mapping[str, spec_lib.Field],
+    cells: csv.Csv,
+    first_row: int = 0,
+) -> dict[str, Any]:
+    """Return {field: B values} row by row, with the fields that count the items of nested lists."""
+    if not column_names:
+        return {}
+    names = (*column_names, *map(spec_lib.counts_name, column_names))
+    own_fields = {name: fields[name] for name in names if name in fields}
+    rows = to_table(place, table, column_names, own_fields, cells, first_row)
+    return rows.read(0, len(table))
 
 
 def _call(where: str, read: Callable[[], Any]) -> Any:

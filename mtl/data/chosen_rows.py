@@ -474,19 +474,30 @@ def _cut_values(
     key_fields: Mapping[str, spec_lib.Field],
 ) -> Iterator[dict[str, packed.Values]]:
     """Yield the selected rows of blocks; the blocks of keys may have other sizes."""
-    masks, start = [np.zeros([0], bool)], 0
-    for block in keys:
-        count = _count_rows(block, key_fields)
-        masks.append(_decide_values(choice, start, block, count))
-        start += count
-    mask, start = np.concatenate(masks), 0
+    masks, mask, start = _decide_blocks(choice, keys, key_fields), np.zeros([0], bool), 0
     for block in blocks:
         count = _count_rows(block, fields)
-        is_chosen = mask[start : start + count]
+        # Keys are read as far as the rows, because a caller may stop after some blocks.
+        while len(mask) < count and (part := next(masks, None)) is not None:
+            mask = np.concatenate([mask, part])
+        is_chosen, mask = mask[:count], mask[count:]
         if not choice.keys:
             is_chosen = _decide_values(choice, start, {}, count)
         places = np.flatnonzero(is_chosen)
         yield {name: packed.choose(block[name], places, field) for name, field in fields.items()}
+        start += count
+
+
+def _decide_blocks(
+    choice: Choice,
+    keys: Iterable[Mapping[str, packed.Values]],
+    fields: Mapping[str, spec_lib.Field],
+) -> Iterator[np.ndarray]:
+    """Yield a mask of the selected rows for each block of keys."""
+    start = 0
+    for block in keys:
+        count = _count_rows(block, fields)
+        yield _decide_values(choice, start, block, count)
         start += count
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mtl import spec, types
-from mtl.data import pipeline
+from mtl.data import eager_pass, pipeline
 from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis
@@ -238,7 +238,7 @@ def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -
 
 def _read_labels(data: pipeline.Pipeline, split: str) -> Any:
     """Yield the labels of a split by batch; stop at a bad record, which training reports."""
-    batches = data.keep_labels().in_large_batches(split).one_pass(split)
+    batches = eager_pass.read(data.keep_labels().in_large_batches(split), split)
     try:
         for _, labels in itertools.islice(batches, _MOST_BATCHES):
             yield labels

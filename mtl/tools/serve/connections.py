@@ -30,6 +30,7 @@ class Connection(asyncio.Protocol):
         self._has_bytes = False
         self._request: web.BaseRequest | None = None
         self._is_answering = False
+        self._has_early_bytes = False
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
@@ -40,6 +41,11 @@ class Connection(asyncio.Protocol):
             yield
         finally:
             self._is_answering = False
+            # The client has the answer a moment before this context ends, and may have begun its
+            # next request.
+            if self._has_early_bytes and self._transport is not None:
+                self._has_early_bytes = False
+                self._start_timer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer for the headers of the first request."""
@@ -53,13 +59,17 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Start the timer for the headers if a request begins."""
         self._has_bytes = True
-        if self._timer is None and self._is_between_requests():
-            self._start_timer()
+        if self._timer is None and self._has_whole_request():
+            if self._is_answering:
+                self._has_early_bytes = True
+            else:
+                self._start_timer()
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer for the headers."""
         self._stop_timer()
+        self._transport = None
         self._handler.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
@@ -74,13 +84,11 @@ class Connection(asyncio.Protocol):
         """Pass the event on to aiohttp."""
         self._handler.resume_writing()
 
-    def _is_between_requests(self) -> bool:
+    def _has_whole_request(self) -> bool:
         """Return False while incoming bytes may belong to the body of a request."""
-        if self._request is None:
-            return True
         # After an error, the body of the request may still arrive although the answer is already
         # sent.
-        return not self._is_answering and self._request.content.is_eof()
+        return self._request is None or self._request.content.is_eof()
 
     def _start_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._secs, self._end)

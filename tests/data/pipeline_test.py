@@ -48,7 +48,7 @@ def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
 
 
 @pytest.mark.parametrize(
-    "text, batch_size", [("1,0\n", 4096), ("1,0\n" + "x" * 9 + ",1\n", 4096), ("", 4), ("1\n", 4)]
+    "text, batch_size", [("1,0\n", 16384), ("1,0\n" + "x" * 9 + ",1\n", 16384), ("", 4), ("1\n", 4)]
 )
 def test_large_batches_are_of_rows_as_large_as_the_first(text, batch_size, tmp_path):
     data = feed(tmp_path, text=text or "\n")

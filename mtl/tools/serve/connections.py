@@ -30,7 +30,8 @@ class Connection(asyncio.Protocol):
         self._has_bytes = False
         self._request: web.BaseRequest | None = None
         self._is_answering = False
-        self._has_early_bytes = False
+        # The time at which a request began before the answer to the one before ended.
+        self._early_start: float | None = None
 
     @contextlib.contextmanager
     def answer(self, request: web.BaseRequest) -> Iterator[None]:
@@ -43,9 +44,9 @@ class Connection(asyncio.Protocol):
             self._is_answering = False
             # The client has the answer a moment before this context ends, and may have begun its
             # next request.
-            if self._has_early_bytes and self._transport is not None:
-                self._has_early_bytes = False
-                self._start_timer()
+            if self._early_start is not None and self._transport is not None:
+                self._start_timer(self._early_start)
+            self._early_start = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer for the headers of the first request."""
@@ -53,17 +54,18 @@ class Connection(asyncio.Protocol):
         # Without a write buffer, sending ends only when the client has read all bytes, so the
         # server notices a client that does not read.
         self._transport.set_write_buffer_limits(0)
-        self._start_timer()
+        self._start_timer(asyncio.get_running_loop().time())
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Start the timer for the headers if a request begins."""
         self._has_bytes = True
         if self._timer is None and self._has_whole_request():
-            if self._is_answering:
-                self._has_early_bytes = True
-            else:
-                self._start_timer()
+            now = asyncio.get_running_loop().time()
+            if not self._is_answering:
+                self._start_timer(now)
+            elif self._early_start is None:
+                self._early_start = now
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,8 +92,8 @@ class Connection(asyncio.Protocol):
         # sent.
         return self._request is None or self._request.content.is_eof()
 
-    def _start_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._secs, self._end)
+    def _start_timer(self, start: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(start + self._secs, self._end)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -95,7 +95,11 @@ def is_abandoned(path: str) -> bool | None:
 
 
 def remove_abandoned(path: str) -> bool | None:
-    """Remove a file if no process has locked it; return the result of `is_abandoned`."""
+    """Remove a file if no process has locked it.
+
+    Returns:
+      The result of `is_abandoned`; also None if the file cannot be removed.
+    """
     return _act_if_abandoned(path, lambda: os.remove(path))
 
 
@@ -141,17 +145,23 @@ def is_folder_abandoned(folder: str) -> bool | None:
 
 
 def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
-    """Return the result of `is_abandoned`; if True, first call `act` while the file is locked."""
+    """Return the result of `is_abandoned`; if True, first call `act` while the file is locked.
+
+    If `act` fails with an OSError, return None.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return False if error.errno in _TAKEN else None
         if is_at(descriptor, path):
             act()
         return True
-    except OSError as error:
-        return False if error.errno in _TAKEN else None
+    except OSError:  # For example, the folder must not be written.
+        return None
     finally:
         os.close(descriptor)

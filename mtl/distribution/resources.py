@@ -64,7 +64,7 @@ def configure_session(
     # Run TensorFlow's graph optimizer only once.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
     if config.session_config is not None:
-        merged = config.session_config
+        merged.CopyFrom(config.session_config)
     merged.MergeFrom(session_config)
     return config.replace(session_config=merged)
 

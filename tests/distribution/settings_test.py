@@ -224,5 +224,6 @@ def test_settings_of_a_session_are_added_to_those_that_are_there():
     added = config_proto(inter_op_parallelism_threads=2)
     found = resources.configure_session(own, added).session_config
     assert found.device_count["CPU"] == 3 and found.inter_op_parallelism_threads == 2
+    assert not own.session_config.inter_op_parallelism_threads
     plain = resources.configure_session(compat.estimator.RunConfig(), added).session_config
     assert plain.allow_soft_placement and plain.inter_op_parallelism_threads == 2

@@ -42,7 +42,7 @@ test-oldest:
 	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --tests \
 		tests/experiment_test.py tests/model tests/step/training_loop_test.py tests/conformance \
 		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py tests/tools/debugging \
-		tests/data/order_test.py tests/data/arrow_test.py tests/data/columns_test.py tests/data/csv_columns_test.py tests/data/coded_rows_test.py tests/runs/text_codes_test.py tests/data/splits_test.py tests/data/mixture_test.py tests/data/windows_test.py tests/data/memory_rows_test.py tests/data/in_memory_test.py tests/data/json_lines_test.py tests/checks tests/without_tensorflow_test.py \
+		tests/data/order_test.py tests/data/arrow_test.py tests/data/record_blocks_test.py tests/data/columns_test.py tests/data/csv_columns_test.py tests/data/coded_rows_test.py tests/runs/text_codes_test.py tests/data/splits_test.py tests/data/mixture_test.py tests/data/windows_test.py tests/data/memory_rows_test.py tests/data/in_memory_test.py tests/data/json_lines_test.py tests/checks tests/without_tensorflow_test.py \
 		--match 'not conformance or binary or LazyAdam or PCGrad or Uncertainty or mlp'
 
 # Only the environment of `make test-oldest`.

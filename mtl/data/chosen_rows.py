@@ -525,4 +525,4 @@ def _cut_blocks(
         places = np.flatnonzero(bits)
         return {name: packed.choose(values[name], places, field) for name, field in fields.items()}
 
-    return types.Blocks(tuple(sizes), blocks.window, read)
+    return blocks._replace(sizes=tuple(sizes), read=read)

@@ -42,6 +42,10 @@ class ExampleLists(tfrecord.TfRecord):
 
     group: checks.Name = "list"
 
+    def __post_init__(self):
+        rule = "be left out, because a record has several rows"
+        checks.require(self.window is None, "ExampleLists.window", rule, self.window)
+
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as serialized examples."""
         paths = self._find(split)

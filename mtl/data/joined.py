@@ -314,7 +314,7 @@ class Joined(types.Source):
             values = blocks.read(block, block_spec.fields)
             return _join_block(values, self._load_all(parts, spec), fields)
 
-        return types.Blocks(blocks.sizes, blocks.window, read)
+        return blocks._replace(read=read)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each record of a split.

@@ -508,9 +508,10 @@ def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
     with _name_source(part):
         blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
         rule = "have all rows in memory, as a mixture keeps them there"
-        window_text = "" if blocks is None else f"a window of {blocks.window:,} rows"
-        fix = "Leave out Arrow.window, or take a part of the rows by subset.Subset."
-        checks.require(blocks is None, f"split {part.split!r}", rule, window_text, fix)
+        if blocks is not None:
+            window_text = f"a window of {blocks.window:,} rows"
+            fix = f"Leave out {blocks.setting}, or take a part of the rows by subset.Subset."
+            checks.fail(f"split {part.split!r}", rule, window_text, fix)
         setting = f"Mixture.sources[{part.name!r}]", part.split
         return pipeline.read_split(part.source, part.split, spec, setting)
 

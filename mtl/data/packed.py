@@ -301,6 +301,4 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _to_binary(texts: np.ndarray) -> pa.LargeBinaryArray:
     """Flatten texts of any shape to an Arrow array of bytes."""
-    flat = texts.ravel().astype(object)
-    encoded_texts = [text.encode() if isinstance(text, str) else text for text in flat]
-    return pa.array(encoded_texts, pa.large_binary())
+    return pa.array(texts.ravel().tolist(), pa.large_binary())  # Arrow encodes str as UTF-8.

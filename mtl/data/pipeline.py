@@ -312,23 +312,27 @@ class Pipeline:
             blocks = self._list_blocks(self.train_split)
         if blocks is not None and self.shuffle_buffer > 1:
             lines = mixing.describe_mixing(blocks, self.spec, self.batch_size)
+        if blocks is not None and self.cache:
+            rule = f"training reads windows of rows, as {blocks.setting} says"
+            lines = [*lines, f"Pipeline.cache has no effect: {rule}."]
         if self.shuffle_buffer in (1, _SHUFFLE_BUFFER):
             return lines
         reason = "training mixes all rows, as they lie in memory"
         if blocks is not None:
-            reason = f"training mixes {blocks.window:,} rows at a time, as Arrow.window says"
+            reason = f"training mixes {blocks.window:,} rows at a time, as {blocks.setting} says"
         return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     def _describe_unmixed(self) -> list[str]:
         """Return a line if a sampler reads a split that windows of rows would mix better."""
         list_blocks = types.read_member(self.source, types.Source, "list_blocks")
-        if self.sampler is None or list_blocks(self.train_split, self.spec) is None:
+        blocks = None if self.sampler is None else list_blocks(self.train_split, self.spec)
+        if blocks is None:
             return []
         name = type(self.sampler).__name__
         return [
-            f"{name} does not use windows of rows (Arrow.window): it reads the rows in the order "
-            f"of the files, and Pipeline.shuffle_buffer = {self.shuffle_buffer} mixes them. If all "
-            "rows fit into memory, set Pipeline.cache."
+            f"{name} does not use windows of rows ({blocks.setting}): it reads the rows in the "
+            f"order of the files, and Pipeline.shuffle_buffer = {self.shuffle_buffer} mixes them. "
+            "If all rows fit into memory, set Pipeline.cache."
         ]
 
     @property
@@ -417,7 +421,7 @@ class Pipeline:
             is_shuffled = self.shuffle_buffer > 1
             plan = windows.Plan(tuple(blocks.sizes), total_size, blocks.window, seed, is_shuffled)
             windowed = self._open_windows(blocks)
-            windowed.require_memory("Arrow.window", plan, part.num_shards)
+            windowed.require_memory(blocks.setting, plan, part.num_shards)
             return windowed.take_batches(plan, **settings), windowed.decode
         row_order = self._find_order(split, total_size, seed, part.parts * part.num_shards)
         batches = order.take_batches(row_order, batch_size=total_size, **settings)

@@ -14,7 +14,7 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from absl import logging
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import source
+from mtl.data import record_blocks, source
 from mtl.deferred import tf, tf1
 from mtl.files import storage
 
@@ -52,6 +52,9 @@ class Tfds(types.Source):
         None is <data_dir>/downloads/manual.
       rename: {field: feature}, if the dataset has another name for a field; "a/b" is the feature b
         inside of the feature a.
+      window: the number of examples that all workers together keep in memory and shuffle at a time,
+        if the dataset is stored as TFRecord files; see `tfrecord.TfRecord`. None mixes the examples
+        by `Pipeline.shuffle_buffer`.
     """
 
     name: Annotated[str, checks.Is(str, _NAMES)]
@@ -60,6 +63,8 @@ class Tfds(types.Source):
     rename: Annotated[Mapping[str, str], checks.Map("map fields to features")] = dataclasses.field(
         default_factory=dict
     )
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         is_readable = any(re.fullmatch(form, self.name) for form in (_CLASS_PATH, _READABLE))
@@ -78,7 +83,39 @@ class Tfds(types.Source):
         """
         return self._read_serialized(split) if self._stored else self._read_parsed(split)
 
-    def _read_serialized(self, split: str) -> tf.data.Dataset:
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks of a split; None without a window.
+
+        Raises:
+          UserError: the dataset is not stored as TFRecord files, a file is damaged, or the windows
+            do not fit into memory.
+        """
+        if self.window is None:
+            return None
+        info = self._builder.info
+        kind = getattr(info.file_format, "value", "")
+        rule = f"be left out, because {self.name} is stored as {kind}, not as tfrecord"
+        checks.require(kind == "tfrecord", "Tfds.window", rule, self.window)
+
+        def decode(
+            records: tf.data.Dataset, count: tf.Tensor, spec: spec_lib.Spec
+        ) -> Mapping[str, Any]:
+            if not self._stored:
+                records = records.map(info.features.deserialize_example)
+            return self.decode(source.batch(records, count).get_single_element(), spec, True)
+
+        files = [
+            record_blocks.File(os.fspath(part.filename), part.skip, part.take)
+            for part in self._list_parts(split)
+        ]
+        return record_blocks.list_blocks("Tfds.window", self.window, files, spec, decode)
+
+    def _list_parts(self, split: str) -> Sequence[Any]:
+        """Return the parts of files that a split consists of, with `filename`, `skip` and `take`.
+
+        Raises:
+          UserError: the split does not exist or is empty.
+        """
         try:
             parts = self._builder.info.splits[split].file_instructions
         except (ValueError, AssertionError, KeyError) as error:
@@ -86,6 +123,10 @@ class Tfds(types.Source):
         if not parts:
             problem = ValueError(f"Instruction {split!r} corresponds to no data.")
             raise self._split_error(split, problem)
+        return parts
+
+    def _read_serialized(self, split: str) -> tf.data.Dataset:
+        parts = self._list_parts(split)
         paths = [os.fspath(part.filename) for part in parts]
         skips, takes = (np.array([getattr(p, key) for p in parts]) for key in ("skip", "take"))
         files = tf.data.Dataset.from_tensor_slices((paths, skips, takes))

@@ -8,16 +8,17 @@ pipeline.Pipeline.source = @tfrecord.TfRecord()
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from google.protobuf import message
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import copies, files, source
+from mtl.data import copies, files, record_blocks, source
 from mtl.deferred import tf
 from mtl.files import remote
 
@@ -41,11 +42,18 @@ class TfRecord(types.Source):
       data_dir: the folder in which relative paths start; "" is the current folder.
       compression: gzip, zlib or none, for all files; auto means gzip for names that end in ".gz".
         If a compressed file is truncated exactly between two records, no error is raised.
+      window: the number of records that all workers together keep in memory and shuffle at a time.
+        With a window, training reads blocks of records in random order, a checkpoint holds only the
+        number of the step, and a run can continue with another number of workers. None mixes the
+        records by `Pipeline.shuffle_buffer`, whose records a checkpoint holds. Compressed files
+        must not have a window.
     """
 
     files: files.Files
     data_dir: str = ""
     compression: Annotated[str, checks.OneOf(["auto", *_COMPRESSIONS])] = "auto"
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the serialized examples of a split."""
@@ -54,6 +62,28 @@ class TfRecord(types.Source):
             (paths, list(map(self._find_compression, paths)))
         )
         return inputs.flat_map(copies.Reader(paths, open_here).records)
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks of a split; None without a window.
+
+        Raises:
+          UserError: a file is compressed or damaged, or the windows do not fit into memory.
+        """
+        if self.window is None:
+            return None
+        setting = f"{type(self).__name__}.window"
+        paths = self._find(split)
+        for path in paths:
+            rule = f"be left out, because {path} is compressed and cannot be read from the middle"
+            checks.require(not self._find_compression(path), setting, rule, self.window)
+
+        def decode(
+            records: tf.data.Dataset, count: tf.Tensor, spec: spec_lib.Spec
+        ) -> Mapping[str, Any]:
+            return self.decode(records.batch(count).get_single_element(), spec, True)
+
+        files_here = [record_blocks.File(remote.copy_here(path)) for path in paths]
+        return record_blocks.list_blocks(setting, self.window, files_here, spec, decode)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return a source that reads every `num_shards`-th file; None if there are fewer files."""

@@ -42,11 +42,13 @@ class Blocks(NamedTuple):
       window: the number of rows that training keeps in memory and shuffles at a time.
       read: a function of the number of a block and of fields, which returns {field: the values in
         the rows of the block} in the forms of `mtl.data.packed`. Several threads may call `read`.
+      setting: the name of the setting for `window`, for messages.
     """
 
     sizes: Sequence[int]
     window: int
     read: Callable[[int, Mapping[str, spec_lib.Field]], Mapping[str, Any]]
+    setting: str = "Arrow.window"
 
 
 class RowOrder(Protocol):

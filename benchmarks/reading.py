@@ -41,7 +41,7 @@ BATCH, _BATCHES = 512, 100
 # These sources are also timed with `Pipeline.cache`, which decodes all rows once and keeps them in
 # memory.
 _CACHED = ("Csv", "TfRecord")
-_ARROW = ("Arrow", "Arrow, windows of a fifth")
+_NUMBERED = ("Arrow", "Arrow, windows of a fifth", "TfRecord, windows of a fifth")
 
 
 def draw_table(num_rows: int) -> dict[str, np.ndarray]:
@@ -106,11 +106,15 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
     return {
         "Csv": csv_source,
         "TfRecord": tfrecord.TfRecord(files={"train": "a.tfrecord"}, **place),
+        "TfRecord, windows of a fifth": tfrecord.TfRecord(
+            files={"train": "a.tfrecord"}, window=num_rows // 5, **place
+        ),
         "Arrow": arrow.Arrow(files={"train": "a.parquet"}, **place),
         "Arrow, windows of a fifth": arrow.Arrow(
             files={"train": "a.parquet"}, window=num_rows // 5, **place
         ),
         "Tfds": tfds.Tfds(**dataset),
+        "Tfds, windows of a fifth": tfds.Tfds(**dataset, window=num_rows // 5),
         "Tfds, parsed one by one": Parsed(**dataset),
         "Frames": frames.Frames(splits={"train": table}),
         "Subset of Csv": subset.Subset(source=csv_source, share=0.9),
@@ -187,7 +191,7 @@ def main() -> None:
         speeds = time_all(measure_reading, sides, args.rounds)
         lines = [[name, f"{speed:,.0f}", f"{us:.0f}"] for name, (speed, us) in speeds.items()]
         print(rows.markdown(["source", "rows a second", "us of the processor a row"], lines))
-        states = {name: measure_state(sides[name], args.rows) for name in ("Csv", *cached, *_ARROW)}
+        states = {name: measure_state(sides[name], args.rows) for name in ("Csv", "TfRecord", *cached, *_NUMBERED)}
         lines = [[name, f"{size:.4f}", f"{secs:.2f}"] for name, (size, secs) in states.items()]
         print("\n" + rows.markdown(["state of the input", "MB", "s"], lines))
 

@@ -120,9 +120,10 @@ def list_blocks(
     num_records = sum(len(offsets) - 1 for offsets in indexes)
     num_bytes = sum(int(offsets[-1] - offsets[0]) for offsets in indexes)
     mean_bytes = max(1, num_bytes // max(1, num_records))
-    size = _WINDOWS * min(window, num_records) * mean_bytes
+    shuffled_rows = max(1, min(window, num_records))
+    size = _WINDOWS * shuffled_rows * mean_bytes
     memory.require_memory(setting, window, size, "Windows of records take")
-    rows = max(1, min(_ROWS, _BYTES // mean_bytes, window // _LEAST_BLOCKS))
+    rows = max(1, min(_ROWS, _BYTES // mean_bytes, shuffled_rows // _LEAST_BLOCKS))
     pieces = [
         _Piece(file.path, int(offsets[start]), min(rows, len(offsets) - 1 - start))
         for file, offsets in zip(files, indexes, strict=True)
@@ -134,7 +135,7 @@ def list_blocks(
         return readers.find(fields).read(pieces[block])
 
     sizes = tuple(piece.num_records for piece in pieces)
-    return types.Blocks(sizes, window, read, setting)
+    return types.Blocks(sizes, shuffled_rows, read, setting)
 
 
 def _select_offsets(file: File, offsets: np.ndarray) -> np.ndarray:

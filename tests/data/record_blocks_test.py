@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import example_lists, pipeline, record_blocks, splits, tfds, tfrecord
+from mtl.data import example_lists, pipeline, record_blocks, sampling, splits, tfds, tfrecord
 from mtl.data import source as source_lib
 from mtl.distribution import memory
 from tests.data import tfds_test, tfrecord_test
@@ -138,6 +139,22 @@ def test_what_no_index_can_serve_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "find_limit", lambda: 1000)
     with pytest.raises(checks.UserError, match="TfRecord.window must fit into memory, got 200"):
         plain.list_blocks("train", SPEC)
+
+
+@pytest.mark.parametrize(
+    "settings, line",
+    [
+        ({"cache": True}, "Pipeline.cache has no effect: .* windows of rows, as TfRecord.window"),
+        ({"shuffle_buffer": 7}, "shuffle_buffer = 7 has no effect: .* 64 rows .* TfRecord.window"),
+        ({"sampler": sampling.Power(label="y")}, r"Power does not .* rows \(TfRecord.window\)"),
+    ],
+)
+def test_settings_that_a_window_overrides_are_told(tmp_path, settings, line):
+    source = make_source(tmp_path, window=64)
+    data = pipeline.Pipeline(source=source, spec=SPEC, batch_size=8, **settings)
+    assert re.search(line, data.describe_order(100)[-1])
+    large = dataclasses.replace(data, source=make_source(tmp_path, window=1000), sampler=None)
+    assert large.describe_order(100)[0].startswith("Training mixes 257 of 257 rows at a time")
 
 
 def test_fewer_records_than_described_are_refused(tmp_path):

@@ -29,7 +29,7 @@ from mtl.distribution import memory
 # A block holds at most this number of records and about this number of bytes.
 _ROWS, _BYTES = 4096, 2**22
 # A window holds at least this number of blocks, because the records of a block are neighbours.
-_LEAST_BLOCKS = 128
+_LEAST_BLOCKS = 64
 # The memory holds the current window and the next window.
 _WINDOWS = 2
 # A TFRecord file stores 8 bytes of length and 4 of checksum before a record, and 4 behind it.

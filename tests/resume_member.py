@@ -69,6 +69,7 @@ def _train(
     """Trains; no file may grow beyond `max_bytes`, which is what a full disk looks like."""
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
+        sys.dont_write_bytecode = True  # Bytecode that the limit cuts would end later imports.
         verbs.train(make(SAMPLED if "sampled" in model_dir else None, train_steps), model_dir)
     except SystemExit as error:
         return error.code

@@ -51,6 +51,8 @@ def _run(argv, cwd, output, file_bytes, failing_write):
     os.chdir(cwd)
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        # Python would cut the bytecode of a module, too, and every later import of it would fail.
+        sys.dont_write_bytecode = True
     sys.path[0] = cwd
     for descriptor, kind in ((0, None), (1, ".out"), (2, ".err")):
         path = output + kind if kind else os.devnull

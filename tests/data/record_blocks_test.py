@@ -14,11 +14,7 @@ from mtl.data import source as source_lib
 from mtl.distribution import memory
 from tests.data import tfds_test, tfrecord_test
 
-SPEC = spec.Spec(
-    features={"x": "float32", "image": ("uint8", (2, 2)), "tags": ("string", (None,))},
-    labels={"y": "int64"},
-    defaults={"x": 0.5},
-)
+SPEC = tfrecord_test.SPEC
 
 
 def make_record(number):

@@ -15,6 +15,9 @@ from typing import cast
 
 from aiohttp import web
 
+# The least time that the headers of a request have after the answer to the request before.
+_GRACE_SECS = 1.0
+
 
 class Connection(asyncio.Protocol):
     """Forwards the events of a connection to aiohttp; closes it if headers arrive too late.
@@ -43,9 +46,10 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_answering = False
             # The client has the answer a moment before this context ends, and may have begun its
-            # next request.
+            # next request. If the request is whole already, it is answered within `_GRACE_SECS`.
             if self._early_start is not None and self._transport is not None:
-                self._start_timer(self._early_start)
+                now = asyncio.get_running_loop().time()
+                self._start_timer(max(self._early_start, now + _GRACE_SECS - self._secs))
             self._early_start = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

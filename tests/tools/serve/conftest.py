@@ -7,6 +7,7 @@ import http.client
 import json
 import shutil
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -85,6 +86,14 @@ class Served:
         text = self.ask("/monitoring/prometheus/metrics").body.decode()
         lines = [line for line in text.splitlines() if line.startswith(name)]
         return sum(float(line.split()[-1]) for line in lines)
+
+
+def wait_until(is_so):
+    """Wait until a condition holds; fail after a minute."""
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

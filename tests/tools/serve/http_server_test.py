@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import re
 import resource
 import socket
 import threading
@@ -18,7 +19,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from mtl import checks
 from mtl.tools.serve import connections, engine, http_server, models, rest
-from tests.tools.serve.conftest import NAME, serving
+from tests.tools.serve.conftest import NAME, serving, wait_until
 from tests.tools.serve.grpc_test import make, refused
 from tests.tools.serve.rest_test import as_json
 
@@ -97,7 +98,7 @@ def test_time_is_bounded_and_a_call_that_hangs_gathers_nothing(base, body, rows,
         for _ in range(3):
             replies = [pool.submit(served.ask, PATH, body) for _ in range(4)]
             calls = [pool.submit(stub.Predict, made) for made in (make(rows["raw"]), empty)]
-            _wait_until(lambda: batcher._in_work == 6)
+            wait_until(lambda: batcher._in_work == 6)
             served.advance(31)
             for reply in replies:
                 assert reply.result().status == 504
@@ -127,7 +128,7 @@ def test_the_time_of_parsing_and_writing_is_bounded(name, base, body, monkeypatc
     monkeypatch.setattr(rest, name, wait)
     with serving(base) as served, futures.ThreadPoolExecutor(1) as pool:
         reply = pool.submit(served.ask, PATH, body)
-        _wait_until(lambda: begun)
+        wait_until(lambda: begun)
         served.advance(31)
         assert reply.result().status == 504
         is_open.set()
@@ -157,7 +158,7 @@ def _send(opened, arrived, data):
     """Send bytes, and wait until the server has handled them."""
     before = b"".join(filter(None, arrived))
     opened.sendall(data)
-    _wait_until(lambda: b"".join(filter(None, arrived)) == before + data)
+    wait_until(lambda: b"".join(filter(None, arrived)) == before + data)
 
 
 def _receive(opened):
@@ -211,7 +212,7 @@ def test_headers_that_begin_before_the_answer_ends(served, arrived, body, gate):
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
         gate.clear()
         _send(opened, arrived, head.encode() + text)
-        _wait_until(lambda: served.running.engine._batcher._in_work)
+        wait_until(lambda: served.running.engine._batcher._in_work)
         _send(opened, arrived, LIVE)
         gate.set()
         assert _receive(opened) == 200
@@ -219,9 +220,23 @@ def test_headers_that_begin_before_the_answer_ends(served, arrived, body, gate):
         assert b" 408 " in _receive_all(opened)
 
 
+def test_a_whole_request_before_the_answer_ends_is_answered(served, arrived, body, gate):
+    """However long the answer before took."""
+    with _open(served) as opened:
+        text = json.dumps(body).encode()
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        gate.clear()
+        _send(opened, arrived, head.encode() + text)
+        wait_until(lambda: served.running.engine._batcher._in_work)
+        _send(opened, arrived, LIVE + b"Connection: close\r\n\r\n")
+        served.advance(31)
+        received = _receive_all(opened)
+        assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"504", b"200"]
+
+
 def test_a_connection_that_says_nothing(served, arrived):
     with _open(served) as opened:
-        _wait_until(lambda: arrived == [None])
+        wait_until(lambda: arrived == [None])
         served.advance(31)
         assert opened.recv(1000) == b""
 
@@ -280,21 +295,14 @@ def test_a_client_that_does_not_read_is_cut(base, rows, monkeypatch):
         opened.settimeout(20)
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
         opened.sendall(head.encode() + text)
-        _wait_until(lambda: transports and transports[0].get_write_buffer_size())
+        wait_until(lambda: transports and transports[0].get_write_buffer_size())
         served.advance(31)
-        _wait_until(lambda: served.count('mtl_requests_total{code="CANCELLED"') == 1)
-        _wait_until(lambda: served.count("mtl_open_requests") == 1)  # The one that counts.
+        wait_until(lambda: served.count('mtl_requests_total{code="CANCELLED"') == 1)
+        wait_until(lambda: served.count("mtl_open_requests") == 1)  # The one that counts.
 
 
 def _rows(columns):
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _wait_until(is_so):
-    until = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_a_client_that_hangs_up_frees_its_place(base, body, gate):
@@ -305,13 +313,13 @@ def test_a_client_that_hangs_up_frees_its_place(base, body, gate):
         opened = [_open(served) for _ in range(3)]
         for one in opened:
             one.sendall(head + text)
-        _wait_until(lambda: served.running.engine._batcher._waiting_rows == 3)
+        wait_until(lambda: served.running.engine._batcher._waiting_rows == 3)
         reply = served.ask(PATH, body)
         assert reply.status == 503 and reply.headers["Retry-After"] == "1"
         assert "3 rows are in progress, of at most 3" in reply.error
         for one in opened:
             one.close()
-        _wait_until(lambda: served.running.engine._batcher._waiting_rows == 0)
+        wait_until(lambda: served.running.engine._batcher._waiting_rows == 0)
         gate.set()
         assert served.ask(PATH, body).status == 200
         assert served.count('mtl_requests_total{code="CANCELLED"') == 3
@@ -369,7 +377,7 @@ def test_a_server_that_stops_finishes_its_requests(base, body, rows, gate):
         with futures.ThreadPoolExecutor(2) as pool:
             first = pool.submit(served.ask, PATH, body)
             second = pool.submit(stub.Predict, make(rows["raw"]), timeout=30)
-            _wait_until(lambda: served.running.engine._batcher._in_work == 2)
+            wait_until(lambda: served.running.engine._batcher._in_work == 2)
             stopping = threading.Timer(0.5, gate.set)
             stopping.start()
             served.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from mtl import checks
 from mtl.tools.serve import failures, finding, models, versions
-from tests.tools.serve.conftest import NAME, serving
+from tests.tools.serve.conftest import NAME, serving, wait_until
 from tests.tools.serve.rest_test import as_json
 
 
@@ -198,27 +198,20 @@ def test_requests_meet_whole_versions_while_these_come_and_go(base, tmp_path, ro
                 # In the way of an export: elsewhere, then renamed.
                 shutil.copytree(base / "7", tmp_path / ".partial")
                 (tmp_path / ".partial").rename(tmp_path / str(number))
-                _wait_until(lambda number=number: served.held.newest == number)
+                wait_until(lambda number=number: served.held.newest == number)
                 shutil.rmtree(tmp_path / str(number - 1))
             # Half a version, as of a copy in work: it is never served.
             (tmp_path / "10").mkdir()
             shutil.copy(base / "7" / "saved_model.pb", tmp_path / "10")
-            _wait_until(lambda: served.held.list_states().get(10, ("",))[0] == "END")
+            wait_until(lambda: served.held.list_states().get(10, ("",))[0] == "END")
             assert served.held.newest == 9
-            _wait_until(lambda: "9" in seen)
+            wait_until(lambda: "9" in seen)
         finally:
             is_over.set()
             for thread in threads:
                 thread.join()
     assert not wrong, wrong[0]
     assert {"7", "8", "9"} >= seen
-
-
-def _wait_until(is_so):
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 @pytest.mark.medium

@@ -20,11 +20,14 @@ from typing import Annotated, Any
 import numpy as np
 from absl import logging
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import record_blocks, source
+from mtl.data import source
 from mtl.deferred import tf, tf1
 from mtl.files import storage
+
+with deferred.imports():  # Imported only with a window.
+    from mtl.data import record_blocks
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 # Matches a dataset in the catalogue of tensorflow-datasets, with config and version.

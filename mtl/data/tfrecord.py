@@ -16,11 +16,14 @@ from typing import Annotated, Any
 
 from google.protobuf import message
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import copies, files, record_blocks, source
+from mtl.data import copies, files, source
 from mtl.deferred import tf
 from mtl.files import remote
+
+with deferred.imports():  # Imported only with a window.
+    from mtl.data import record_blocks
 
 # The type of a key is searched in this number of records.
 _SEARCHED = 100

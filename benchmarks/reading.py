@@ -191,7 +191,10 @@ def main() -> None:
         speeds = time_all(measure_reading, sides, args.rounds)
         lines = [[name, f"{speed:,.0f}", f"{us:.0f}"] for name, (speed, us) in speeds.items()]
         print(rows.markdown(["source", "rows a second", "us of the processor a row"], lines))
-        states = {name: measure_state(sides[name], args.rows) for name in ("Csv", "TfRecord", *cached, *_NUMBERED)}
+        states = {
+            name: measure_state(sides[name], args.rows)
+            for name in ("Csv", "TfRecord", *cached, *_NUMBERED)
+        }
         lines = [[name, f"{size:.4f}", f"{secs:.2f}"] for name, (size, secs) in states.items()]
         print("\n" + rows.markdown(["state of the input", "MB", "s"], lines))
 

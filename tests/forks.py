@@ -21,13 +21,13 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Server(contextlib.AbstractContextManager):
-    """A process that has imported a module and waits for code to run after that."""
+    """A process that has imported modules and waits for code to run after that."""
 
-    def __init__(self, module, **environment):
+    def __init__(self, *modules, **environment):
         self._folder = tempfile.TemporaryDirectory()
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", module],
+            [sys.executable, "-m", "tests.forks", *modules],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": str(_ROOT), **environment},
             stdin=subprocess.PIPE,
@@ -61,12 +61,16 @@ class Fork:
         path = self._output.with_suffix(".code")
         return int(path.read_text()) if path.exists() else None
 
+    def ends_within(self, secs):
+        """Waits, and says whether it has ended by then."""
+        end = time.monotonic() + secs
+        while self.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.poll() is not None
+
     def wait(self, timeout_secs):
         """(exit code, standard output, standard error)."""
-        end = time.monotonic() + timeout_secs
-        while self.poll() is None:
-            assert time.monotonic() < end, self._read(".err")[-3000:]
-            time.sleep(0.02)
+        assert self.ends_within(timeout_secs), self._read(".err")[-3000:]
         return self.poll(), self._read(".out"), self._read(".err")
 
     def wait_for(self, line):
@@ -87,8 +91,9 @@ class Fork:
         return path.read_text() if path.exists() else ""
 
 
-def _serve(module):
-    importlib.import_module(module)
+def _serve(modules):
+    for module in modules:
+        importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for `_keep`.
     for line in sys.stdin:
         request = json.loads(line)
@@ -132,4 +137,4 @@ def end_after(work):
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1:])

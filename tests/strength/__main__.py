@@ -15,18 +15,18 @@ are tried, for some minutes at most. A defect may then be called unseen that oth
 
 import argparse
 import collections
+import contextlib
+import importlib.util
 import itertools
 import json
-import os
 import pathlib
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 
-from tests import imports
+from tests import forks, imports
 from tests.strength import defects, groups, reached
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,6 +34,18 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CHUNKS = (4, 16, 1000)
 # These files look at all parts of a kind, though they run no line of them: {kind: chunks}.
 _LISTS = {"wrong default": [["tests/configs/defaults_test.py"]]}
+# What every run of pytest imports beside the tree: the imports take longer than most cases.
+_IMPORTED = ("tensorflow", "pandas", "pyarrow.dataset", "pytest")
+# Runs pytest in a fork, as `python -m pytest` does in the folder of the tree.
+_PYTEST = """
+import os, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+    del sys.modules[name]
+os.chdir({tree!r})
+sys.path[:] = [{tree!r}, *(path for path in sys.path if path != {root!r})]
+import pytest
+sys.exit(pytest.main({arguments!r}))
+"""
 # Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
 _FIRST_SECS, _NEXT_SECS = 60.0, 200.0
 
@@ -60,7 +72,8 @@ def main() -> None:
 def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
     """Plant the drawn defects one by one, with a line of progress for each."""
     done = {(row["file"], row["start"], row["new"]) for row in _read(output)}
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         tree = pathlib.Path(folder, "tree")
         git = ["git", "-C", str(_ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree)], check=True)
@@ -68,6 +81,7 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
             drawn = groups.draw(tree, options.seed, options.count)
             graph = imports.Graph(tree)
             cases = reached.read_cases(pathlib.Path(options.reached)) if options.reached else {}
+            server = stack.enter_context(forks.Server(*_IMPORTED, TF_USE_LEGACY_KERAS="1"))
             for number, (group, name, defect) in enumerate(drawn, 1):
                 is_here = (number - options.shard) % options.shards == 0
                 if not is_here or (name, defect.start, defect.new) in done:
@@ -76,7 +90,7 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
                 chunks = itertools.chain(
                     _LISTS.get(defect.kind, ()), _list_chunks(graph, cases, name, defect.line)
                 )
-                row = _plant(tree, chunks, name, defect, options)
+                row = _plant(chunks, name, defect, _Runs(server, tree, options))
                 row = {"group": group, **row, "secs": round(time.monotonic() - before)}
                 with output.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -111,27 +125,23 @@ def _list_chunks(
 
 
 def _plant(
-    tree: pathlib.Path,
-    chunks: Iterable[list[str]],
-    name: str,
-    defect: defects.Defect,
-    options: argparse.Namespace,
+    chunks: Iterable[list[str]], name: str, defect: defects.Defect, runs: "_Runs"
 ) -> dict[str, object]:
-    path = tree / name
+    path = runs.tree / name
     text = path.read_text()
     row = {"file": name, "line": defect.line, "kind": defect.kind, "start": defect.start}
     row |= {"old": defect.read_old(text), "new": defect.new, "seen_by": ""}
     ignored: list[str] = []
     for chunk in chunks:
         while chunk:
-            path.write_text(defect.plant(text))
+            _write(path, defect.plant(text))
             try:
-                failed = _run(tree, chunk, ignored, options)
+                failed = runs.find_failed(chunk, ignored)
             finally:
-                path.write_text(text)
+                _write(path, text)
             if not failed:
                 break
-            if failed == "a run that hangs" or not _run(tree, [failed], [], options):
+            if failed == "a run that hangs" or not runs.find_failed([failed], []):
                 return row | {"seen_by": failed}
             if failed in ignored:
                 break
@@ -139,34 +149,42 @@ def _plant(
     return row
 
 
-def _run(
-    tree: pathlib.Path, tests: list[str], ignored: list[str], options: argparse.Namespace
-) -> str:
-    """Run tests until one fails, and return which; "" if none does."""
-    (tree / "strength.txt").write_text("\n".join(tests))
-    noted = tree / "failed.txt"
-    noted.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += [
-        "-p",
-        "tests.strength.failures",
-        "@strength.txt",
-        *(f"--deselect={case}" for case in ignored),
-        *shlex.split(options.pytest),
-    ]
-    # Processes that share the work already keep the cores busy.
-    has_workers = len(tests) > 1 and options.shards == 1
-    command += ["--numprocesses", "auto", "--dist", "worksteal"] if has_workers else []
-    own = {**os.environ, "PYTHONPATH": str(tree), "MTL_FAILED": str(noted)}
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=own, capture_output=True, text=True, timeout=options.secs
-        )
-    except subprocess.TimeoutExpired:
-        return "a run that hangs"
-    if done.returncode in (0, 5):  # 5: nothing was collected.
-        return ""
-    return noted.read_text() if noted.exists() else tests[0]
+def _write(path: pathlib.Path, text: str) -> None:
+    """Write a source, whose bytecode looks valid if both texts are of one second and one length."""
+    path.write_text(text)
+    pathlib.Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+
+
+class _Runs:
+    """Runs cases of a tree.
+
+    Attributes:
+      tree: the root of the work tree.
+    """
+
+    def __init__(self, server: forks.Server, tree: pathlib.Path, options: argparse.Namespace):
+        self.tree = tree
+        self._server, self._options = server, options
+
+    def find_failed(self, tests: list[str], ignored: list[str]) -> str:
+        """Run tests until one fails, and return which; "" if none does."""
+        (self.tree / "strength.txt").write_text("\n".join(tests))
+        noted = self.tree / "failed.txt"
+        noted.unlink(missing_ok=True)
+        plugins = ["-p", "no:cacheprovider", "-p", "tests.strength.failures"]
+        arguments = ["-x", "-q", *plugins, "@strength.txt", *shlex.split(self._options.pytest)]
+        arguments += [f"--deselect={case}" for case in ignored]
+        # Processes that share the work already keep the cores busy.
+        has_workers = len(tests) > 1 and self._options.shards == 1
+        arguments += ["--numprocesses", "auto", "--dist", "worksteal"] if has_workers else []
+        code = _PYTEST.format(tree=str(self.tree), root=str(_ROOT), arguments=arguments)
+        fork = self._server.start(code, {"PYTHONPATH": str(self.tree), "MTL_FAILED": str(noted)})
+        if not fork.ends_within(self._options.secs):
+            fork.kill()
+            return "a run that hangs"
+        if fork.poll() in (0, 5):  # 5: nothing was collected.
+            return ""
+        return noted.read_text() if noted.exists() else tests[0]
 
 
 def _read(output: pathlib.Path) -> list[dict[str, object]]:

@@ -4,15 +4,18 @@ python -m pytest --numprocesses auto --budgets tell     # the dearest files, at 
 python -m pytest --numprocesses auto --dist loadfile --budgets refuse   # fails beyond a budget
 python -m pytest --numprocesses auto --dist loadfile --budgets write    # notes today's costs
 
-A unit is the time of the processor that a probe takes when a process of pytest starts: it builds a
-fixed graph fifty times. A budget is half as much again as what the file took when it was noted. If
-several processes run a file, each makes its fixtures: `--dist loadfile` keeps a file in one.
+A unit is the time of the processor that a probe takes: it builds a fixed graph fifty times. Each
+process of pytest times the probe when it starts and once a minute, because the speed of a machine
+moves by half while tests run. A budget is half as much again as what the file took when it was
+noted. If several processes run a file, each makes its fixtures: `--dist loadfile` keeps a file in
+one.
 """
 
 import collections
 import json
 import pathlib
 import resource
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +29,9 @@ _SLACK = 1.5
 # A file below this needs no line in the table.
 _LEAST_UNITS = 10.0
 _SHOWN = 20
+_PROBE_EVERY_SECS = 60.0
+# A probe between cases costs less than the first, and the mean of some is taken.
+_FIRST_BUILDS, _NEXT_BUILDS, _MEAN_OF = 50, 10, 3
 
 _of_children = 0.0
 
@@ -46,38 +52,50 @@ def _read_clock() -> float:
     return time.process_time() + read_children() + _of_children
 
 
-def time_probe() -> float:
-    """Return the seconds of the processor that building a fixed graph fifty times takes."""
+def time_probe(builds: int = _FIRST_BUILDS) -> float:
+    """Return the seconds of the processor that building a fixed graph fifty times takes.
+
+    Args:
+      builds: how often it is built here.
+    """
     start = time.process_time()
-    for _ in range(50):
+    for _ in range(builds):
         with tf.Graph().as_default():
             rows = tf.compat.v1.placeholder(tf.float32, [None, 8])
             weights = [tf.constant(0.5, shape=[8, 8]) for _ in range(4)]
             for weight in weights:
                 rows = tf.nn.relu(tf.linalg.matmul(rows, weight))
             tf.gradients(tf.reduce_mean(rows), weights)
-    return time.process_time() - start
+    return (time.process_time() - start) * _FIRST_BUILDS / builds
 
 
 class Meter:
     """Measures the files of a process of pytest."""
 
     def __init__(self) -> None:
-        self.secs: collections.Counter[str] = collections.Counter()
-        self.probe = time_probe()
+        self.units: collections.Counter[str] = collections.Counter()
+        self._probes = collections.deque([time_probe()], maxlen=_MEAN_OF)
+        self._next_probe = time.monotonic() + _PROBE_EVERY_SECS
+
+    @property
+    def probe(self) -> float:
+        """The seconds of a probe at the speed that the machine has now."""
+        return statistics.fmean(self._probes)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        if time.monotonic() >= self._next_probe:
+            self._probes.append(time_probe(_NEXT_BUILDS))
+            self._next_probe = time.monotonic() + _PROBE_EVERY_SECS
         start = _read_clock()
         result = yield
-        self.secs[item.nodeid.partition("::")[0]] += _read_clock() - start
+        self.units[item.nodeid.partition("::")[0]] += (_read_clock() - start) / self.probe
         return result
 
     def tell(self) -> dict[str, Any]:
         """Return {file: units}, and the memory of this process in GB."""
-        units = {file: secs / self.probe for file, secs in self.secs.items()}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {"units": units, "memory": memory}
+        return {"units": dict(self.units), "memory": memory}
 
 
 class Budgets:

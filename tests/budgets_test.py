@@ -1,5 +1,7 @@
 """A file of tests that costs far more than it did is told, and refused where that is asked for."""
 
+import itertools
+
 import pytest
 
 from tests import budgets
@@ -37,16 +39,35 @@ def test_a_file_beyond_its_budget_is_found():
     assert found.list_exceeded() == [SLOW]
 
 
-def test_the_time_of_other_processes_counts(monkeypatch):
-    meter = budgets.Meter()
-    monkeypatch.setattr(budgets, "_of_children", 0.0)
-
+def _run_case(meter, work):
     class Item:
         nodeid = f"{SLOW}::test_it"
 
     case = meter.pytest_runtest_protocol(Item())
     next(case)
-    budgets.add_child(100 * meter.probe)
+    work()
     with pytest.raises(StopIteration):
         case.send(None)
+
+
+def test_the_time_of_other_processes_counts(monkeypatch):
+    meter = budgets.Meter()
+    monkeypatch.setattr(budgets, "_of_children", 0.0)
+    _run_case(meter, lambda: budgets.add_child(100 * meter.probe))
     assert 100 <= meter.tell()["units"][SLOW] < 110
+
+
+def test_units_follow_the_speed_of_the_machine(monkeypatch):
+    probes = itertools.chain([1.0], itertools.repeat(4.0))
+    monkeypatch.setattr(budgets, "time_probe", lambda *_: next(probes))
+    monkeypatch.setattr(budgets, "_of_children", 0.0)
+    meter = budgets.Meter()
+    _run_case(meter, lambda: budgets.add_child(100.0))
+    fast = meter.tell()["units"][SLOW]
+    assert 100 <= fast < 101
+    monkeypatch.setattr(budgets, "_PROBE_EVERY_SECS", 0.0)
+    meter._next_probe = 0.0
+    for _ in range(3):
+        _run_case(meter, lambda: None)
+    _run_case(meter, lambda: budgets.add_child(100.0))
+    assert 25 <= meter.tell()["units"][SLOW] - fast < 26

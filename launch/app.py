@@ -15,12 +15,13 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch.processes import endings, here, json_log, unknown_flags
+from launch.processes import endings, here, unknown_flags
 from mtl import checks, deferred
 from mtl.configs import config, trust
 from mtl.files import storage
 
 with deferred.imports():
+    from launch.processes import json_log
     from mtl import experiment
 
 GIN_FILE = flags.DEFINE_multi_string(

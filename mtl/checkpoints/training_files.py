@@ -15,9 +15,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtl import deferred
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
-from mtl.files import checksums, remote
+from mtl.files import checksums
+
+with deferred.imports():
+    from mtl.files import remote
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
 from mtl.data import (
     block_rows,
@@ -38,7 +38,9 @@ from mtl.data import (
 )
 from mtl.deferred import tf
 from mtl.distribution import memory
-from mtl.files import remote
+
+with deferred.imports():
+    from mtl.files import remote
 
 ENDINGS = (*partitions.ENDINGS, *sheets.ENDINGS)
 _SHARD = re.compile(r"-\d+-of-\d+$")

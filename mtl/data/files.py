@@ -20,10 +20,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mtl import checks
-from mtl.data import copies, partitions
+from mtl import checks, deferred
+from mtl.data import partitions
 from mtl.deferred import tf
-from mtl.files import remote, storage
+from mtl.files import storage
+
+with deferred.imports():
+    from mtl.data import copies
+    from mtl.files import remote
 
 # {first bytes of a file: format} for formats other than UTF-8 text.
 _NO_TEXT = {

@@ -16,11 +16,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import copies, files, source
+from mtl.data import files, source
 from mtl.deferred import tf
-from mtl.files import remote
+
+with deferred.imports():
+    from mtl.data import copies
+    from mtl.files import remote
 
 # {third byte of an IDX file: type of the elements}; elements are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}

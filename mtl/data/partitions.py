@@ -15,8 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from mtl import checks
-from mtl.files import remote
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl.files import remote
 
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 # The value in a folder name that stands for null.

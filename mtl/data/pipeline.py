@@ -18,24 +18,16 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import (
-    block_rows,
-    files,
-    filled_fields,
-    in_memory,
-    label_counts,
-    mixing,
-    order,
-    packed,
-    sampling,
-    windows,
-)
+from mtl.data import files, in_memory, label_counts, mixing, order, packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.spec import literals
+
+with deferred.imports():
+    from mtl.data import block_rows, filled_fields, sampling, windows
 
 # TensorFlow's errors about the input name this op.
 _READING = "IteratorGetNext"

@@ -18,12 +18,12 @@ from google.protobuf import message
 
 from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import copies, files, source
+from mtl.data import files, source
 from mtl.deferred import tf
-from mtl.files import remote
 
-with deferred.imports():  # Imported only with a window.
-    from mtl.data import record_blocks
+with deferred.imports():
+    from mtl.data import copies, record_blocks
+    from mtl.files import remote
 
 # The type of a key is searched in this number of records.
 _SEARCHED = 100

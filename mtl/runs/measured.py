@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mtl import types
-from mtl.checkpoints import flat_settings
+from mtl import deferred, types
 from mtl.checkpoints import settings as settings_lib
 from mtl.deferred import tf, tf1
+
+with deferred.imports():
+    from mtl.checkpoints import flat_settings
 
 
 def hash_rows(values: Sequence[Any]) -> tf.Tensor:

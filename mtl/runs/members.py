@@ -15,12 +15,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from mtl import deferred
 from mtl.checkpoints import lock, run_directory
 from mtl.deferred import compat, tf
-from mtl.distribution import heartbeat as heartbeat_lib
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
 from mtl.runs import evaluation
+
+with deferred.imports():
+    from mtl.distribution import heartbeat as heartbeat_lib
 
 _log = logging.getLogger(__name__)
 

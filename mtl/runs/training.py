@@ -18,8 +18,8 @@ from mtl import checkpoints, checks, deferred, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, input_state, mismatch, run_directory
 from mtl.deferred import compat, tf, tf1
-from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
+from mtl.distribution import memory, resources, tf_config
 from mtl.files import storage
 from mtl.model import graph_options
 from mtl.monitoring import progress
@@ -29,6 +29,7 @@ from mtl.step import training_loop, whole_batch
 
 with deferred.imports():
     from mtl.checkpoints import saving
+    from mtl.distribution import heartbeat
     from mtl.monitoring import hooks
     from mtl.runs import members
 

@@ -14,16 +14,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import features as features_lib
 from mtl.deferred import compat, tf, tf1
 from mtl.files import atomic
 from mtl.tf_internals import shards
-from mtl.transfer import decision, values
-from mtl.transfer import plan as plan_lib
-from mtl.transfer import source as source_lib
 from mtl.variables import patterns
 from mtl.variables import row_names as row_names_lib
+
+with deferred.imports():
+    from mtl.transfer import decision, values
+    from mtl.transfer import plan as plan_lib
+    from mtl.transfer import source as source_lib
 
 _log = logging.getLogger(__name__)
 

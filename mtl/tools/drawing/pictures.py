@@ -7,16 +7,18 @@ import os
 from collections.abc import Sequence
 from types import ModuleType
 
-from mtl import types
+from mtl import deferred, types
 from mtl.files import atomic
 from mtl.monitoring import event_files, progress
-from mtl.tools.drawing import (
-    affinity_picture,
-    balancing_picture,
-    figures,
-    gates_picture,
-    sparsity_picture,
-)
+
+with deferred.imports():
+    from mtl.tools.drawing import (
+        affinity_picture,
+        balancing_picture,
+        figures,
+        gates_picture,
+        sparsity_picture,
+    )
 
 _ALL = (affinity_picture, balancing_picture, gates_picture, sparsity_picture)
 

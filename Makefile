@@ -56,6 +56,7 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m tests.prose
 
 # Builds a site of all pages and docstrings, build/docs/index.html, in five minutes. A separate
 # environment is enough, because the build does not import the package.

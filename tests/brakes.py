@@ -7,10 +7,10 @@ import time
 
 
 class Brake:
-    """Returns its argument after a while.
+    """Returns its argument after a delay.
 
     Args:
-      least_secs: the least time; it takes three times as long as what the last call waited for.
+      least_secs: the least delay; it grows to three times the time since the last call ended.
     """
 
     def __init__(self, least_secs):

@@ -1,4 +1,4 @@
-"""Tells what each file of tests costs, in units that mean about the same on every machine.
+"""Tells the cost of each file of tests, in units that mean about the same on every machine.
 
 python -m pytest --numprocesses auto --budgets tell     # the dearest files, at the end
 python -m pytest --numprocesses auto --dist loadfile --budgets refuse   # fails beyond a budget
@@ -6,9 +6,8 @@ python -m pytest --numprocesses auto --dist loadfile --budgets write    # notes 
 
 A unit is the time of the processor that a probe takes: it builds a fixed graph fifty times. Each
 process of pytest times the probe when it starts and once a minute, because the speed of a machine
-moves by half while tests run. A budget is half as much again as what the file took when it was
-noted. If several processes run a file, each makes its fixtures: `--dist loadfile` keeps a file in
-one.
+changes by half while tests run. A budget is 1.5 times the cost of the file when it was noted. If
+several processes run a file, each makes its fixtures: `--dist loadfile` keeps it in one process.
 """
 
 import collections
@@ -164,7 +163,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def measure(config: pytest.Config) -> None:
-    """Measure in the processes that run tests, and sum up in the one that deals them out."""
+    """Measure in the processes that run tests, and sum up in the process that distributes them."""
     mode, workers = config.getoption("--budgets"), config.getoption("numprocesses", None)
     if not mode:
         return

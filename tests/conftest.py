@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Options, hooks and fixtures that all tests share."""
 
 import os
 import pathlib
@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tests import budgets, graph_optimizer, op_stacks, quick_graphs, selection
 
-# What a case without a mark may take of the processor, in units of `budgets.time_probe`: seconds
-# mean another thing on each machine.
+# The processor time that a case without a mark may take, in units of `budgets.time_probe`, as
+# machines differ in speed.
 _QUICK_UNITS = 3.0
 _UNIT = pytest.StashKey[float]()
 # Fixtures that train.
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs a whole run: each process of pytest trains one of its own."""
+    """Mark the tests that need a trained run, as each process of pytest trains one."""
     if _TRAINED.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.medium)
 

@@ -1,4 +1,4 @@
-"""What lies in a run is refused in one line when it is not as it was written, by every verb."""
+"""Every verb refuses a damaged file of a run with a one-line error."""
 
 import dataclasses
 import json
@@ -129,7 +129,7 @@ def test_the_files_of_an_export(copy):
 
 
 def test_a_run_of_an_earlier_version_goes_on_and_gets_its_checksums(copy):
-    """What today's files lack in it: checksums, and the record of the user's files."""
+    """An earlier version wrote no checksums, and no record of the user's files."""
     run = copy / "run"
     files = ["statistics/statistics.json", "row_names.json", "best/best.json"]
     for name in files:

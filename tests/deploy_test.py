@@ -1,4 +1,4 @@
-"""What deploy/ holds: it is rendered, read back, and runs the command that it should."""
+"""The files of deploy/, rendered and read back, run the right commands."""
 
 import json
 import os

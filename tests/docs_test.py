@@ -33,7 +33,7 @@ def _headings(page):
 
 
 def _broken_links(page):
-    # Brackets within code, such as those of an equation, are no links.
+    # Brackets within code, for example in an equation, are not links.
     text = re.sub(r"`[^`\n]*`", "", page.read_text())
     for target in _LINK.findall(text):
         path, _, anchor = target.partition("#")

@@ -60,7 +60,7 @@ for model_dir in places:
 
 
 def _train(directory, steps_per_call, check_rows=0):
-    """Stops and continues; what each call of train returned."""
+    """Train, stop and continue; return the results of all calls of train."""
     settings = {"check_rows": check_rows, "steps_per_call": steps_per_call}
     settings |= {"checkpoint_steps": 20, "keep_checkpoints": 10}
     return [verbs.train(tiny.make(**settings, train_steps=last), str(directory)) for last in STOPS]
@@ -68,7 +68,7 @@ def _train(directory, steps_per_call, check_rows=0):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model_dir trained in single steps, and what each call of train returned."""
+    """Train in single steps; return the model_dir and the results of all calls of train."""
     graph_optimizer.turn_on(True)
     directory = tmp_path_factory.mktemp("single")
     return directory, _train(directory, steps_per_call=1, check_rows=256)
@@ -125,7 +125,7 @@ def test_event_files_hold_every_loss_rate_norm_and_speed(trained):
     directory, _ = trained
     found = tiny.scalars(directory)
     weights = {f"weight/{task}" for task in tiny.LABELS}
-    # The steps of a call of one do not know how long they waited.
+    # With one step per call the waiting time of steps is not measured.
     tags = LOSSES | weights | {"learning_rate", "gradient_norm", *tiny.SPEEDS[:2]}
     assert set(found) == {(step, tag) for step in (10, 20, 30, 40) for tag in tags}
     assert all(np.isfinite(value) for value in found.values())
@@ -220,7 +220,7 @@ def exported(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(trained, exported, tmp_path_factory):
-    """{kind of export: {"<loader>:<signature>:<output>": value}}, from a process of its own."""
+    """Serve in another process: {kind of export: {"<loader>:<signature>:<output>": value}}."""
     directory, copies = trained[0], tmp_path_factory.mktemp("served")
     exports = {
         "latest": _newest(directory / "export" / "latest"),
@@ -373,7 +373,7 @@ def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplo
     assert record["value"] == pytest.approx(min(curve.values()))
     assert record["last_step"] == 8 and record["step"] in (4, 8)
     assert tiny.checkpoint_steps(tmp_path / "best") == [record["step"]]
-    assert list(_shown(tmp_path, "loss")) == []  # Of every 10th step, up to the 8th.
+    assert list(_shown(tmp_path, "loss")) == []  # Losses are shown every 10 steps; the run has 8.
     learned = json.loads((tmp_path / "statistics" / "statistics.json").read_text())
     assert learned["numeric_x"]["mean"][0] == pytest.approx(100, abs=1)
     assert not (tmp_path / "warm_start.txt").exists()

@@ -147,7 +147,7 @@ def test_runs_without_a_name_do_not_meet(tmp_path, monkeypatch):
 
 
 class _Polars:
-    """A table that gives itself as one of Arrow, as those of polars do."""
+    """A table that converts itself to Arrow, like a table of polars."""
 
     def to_arrow(self):
         return pa.table(_ROWS.to_dict("list"))

@@ -1,4 +1,4 @@
-"""Processes that need not import TensorFlow, which takes seconds: forks of one that has done it.
+"""Forks of a process that has imported TensorFlow, which takes seconds.
 
 with forks.Server("tensorflow") as server:
     process = server.start("import tensorflow as tf; print(tf.__version__)", {"TF_CONFIG": "{}"})

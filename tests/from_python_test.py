@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def shown(monkeypatch, capsys):
-    """What our lines on standard error are, for a program without handlers; pytest has some."""
+    """A function that returns our lines on standard error, without logging handlers of pytest."""
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
     return lambda: capsys.readouterr().err
 
@@ -79,7 +79,7 @@ def test_launchers_read_an_equal_experiment(trained):
 
 
 def _predict_as_launcher(experiment, model_dir, path):
-    """What `launch.predict --input` writes for a file."""
+    """Return the rows that `launch.predict --input` writes for a file."""
     reader = scoring.Reader(spec=experiment.data.spec, settings=experiment.data.source)
     output = path.with_suffix(".jsonl")
     plan = scoring.plan_shards(reader.find([str(path)]), str(output))

@@ -1,4 +1,4 @@
-"""A funnel from its gin file to what is served: spaces, joint tasks, slices, replicas."""
+"""A funnel from its gin file to the served model: spaces, joint tasks, slices, replicas."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predicted(trained):
-    """What the checkpoint predicts of the rows of the validation split, with their fields."""
+    """{name: values} of the predictions for the validation split, and of fields of its rows."""
     made, folder, _ = trained
     found = list(verbs.predict(made, str(folder), keep=["market", "click", "order"]))
     return {name: np.array([row[name] for row in found]) for name in found[0]}

@@ -1,9 +1,9 @@
-"""Runs the graphs of Estimator as they were built, but where a test has them optimized.
+"""Runs the graphs of Estimator without TensorFlow's graph optimizer, unless a test asks for it.
 
 pytestmark = pytest.mark.optimizes_graphs
 
-TensorFlow optimizes a graph when it is first run, and again with other outputs: a fifth of the time
-of a run as small as those of `tests.tiny`. Whole runs of the launchers optimize theirs.
+TensorFlow optimizes a graph in its first run, and again for other outputs. This takes a fifth of
+the time of a small run in `tests.tiny`. Whole runs of the launchers optimize their graphs.
 """
 
 import tensorflow as tf
@@ -18,15 +18,15 @@ _is_on = False
 
 
 def turn_on(is_on: bool) -> None:
-    """For what this process trains, evaluates or exports from now on."""
+    """Turn the optimizer on or off for later graphs of this process."""
     global _is_on
     _is_on = is_on
 
 
 def leave_out() -> None:
-    """For all of this process but what follows `turn_on`."""
+    """Leave the optimizer out in this process, until `turn_on`."""
     resources.configure_session = _configure_unoptimized
-    run_config.get_default_session_config = _get_unoptimized  # Of any other Estimator.
+    run_config.get_default_session_config = _get_unoptimized  # For any other Estimator.
 
 
 def _configure_unoptimized(

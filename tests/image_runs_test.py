@@ -116,11 +116,11 @@ def test_files_give_the_weights_that_tfrecords_give_also_where_the_run_was_stopp
 
 
 def test_a_served_model_takes_bytes_and_predicts_what_the_run_does(rows, trained):
-    """Its input is no path: it opens no file of its host."""
+    """It takes encoded images instead of paths, and opens no file of its host."""
     expected = list(verbs.predict(_make(rows), str(trained)))
     (version,) = sorted((trained / "export" / "latest").iterdir())[-1:]
     served = tf.saved_model.load(str(version))
-    # A feature that is the only one, and a text, is no tf.Example.
+    # Estimator would treat a single text feature as tf.Examples.
     assert not [name for name in served.signatures if name.startswith("raw/kind/")]
     encoded = [(rows / "photos" / f"test_{n}.png").read_bytes() for n in range(16)]
     found = served.signatures["raw"](photo=tf.constant(encoded))

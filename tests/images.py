@@ -47,7 +47,7 @@ def make_model(augmentations=(), **settings):
 
 
 def build_step(made, results=None, slices=1, rows=slice(None), labels=LABELS):
-    """The op of one step on these rows; what it lets watch joins `results`."""
+    """Return the op of a training step on these rows, and append its StepResult to `results`."""
 
     def hooks(result):
         if results is not None:
@@ -78,13 +78,13 @@ class Step:
         self._graph, (self._result,) = graph, results
 
     def compute(self, fetches):
-        """What tensors of the graph are before the first step."""
+        """Return the values of tensors of the graph before the first step."""
         with tf1.Session(graph=self._graph) as session:
             session.run(self._initializer)
             return session.run(fetches)
 
     def follow(self, steps=2, feed=None):
-        """Yields ({name: value} of every variable, monitors): at first, and after every step."""
+        """Yield ({name: value} of every variable, monitors): at first, and after every step."""
         with tf1.Session(graph=self._graph) as session:
             session.run(self._initializer)
             yield session.run(self._variables), {}
@@ -94,7 +94,7 @@ class Step:
                 yield session.run(self._variables), monitors
 
     def take(self, steps=2, feed=None):
-        """Returns the last of what `follow` yields."""
+        """Return the last item that `follow` yields."""
         *_, last = self.follow(steps, feed)
         return last
 

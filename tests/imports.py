@@ -1,4 +1,4 @@
-"""Which files a test reaches by its imports, and how far they are.
+"""The files that a test reaches by its imports, and their distances.
 
 graph = imports.Graph(root)
 graph.measure("tests/heads/binary_test.py")      # {"mtl/heads/binary.py": 1, ...}

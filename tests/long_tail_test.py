@@ -1,4 +1,4 @@
-"""The recipes for long tails: that each is what it says, and a few of them on MNIST."""
+"""Each recipe for long tails has the parts that its name promises; some train on MNIST."""
 
 import numpy as np
 import pytest

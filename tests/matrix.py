@@ -38,7 +38,7 @@ class Row:
 
     @property
     def requirements(self) -> list[str]:
-        """What pip is told beside the project: the version, and what an older protobuf needs."""
+        """The arguments of pip beside the project: the version, and limits for older protobufs."""
         constraints = ["-c", str(OLD_PROTOBUF)] if int(self.tensorflow[2:]) < 20 else []
         return [f"tensorflow~={self.tensorflow}.0", *constraints]
 
@@ -55,7 +55,7 @@ def rows(tensorflows: list[str], every_python: bool) -> list[Row]:
 
 
 def deal(found: list[Row], shard: int, shards: int) -> list[Row]:
-    """The rows of one machine of several, the first of which is 1."""
+    """Return the rows that machine `shard` of `shards` runs; the first machine is 1."""
     return found[shard - 1 :: shards]
 
 

@@ -1,4 +1,4 @@
-"""What the matrix plans and how it reads a result; the runs themselves are `make test-matrix`."""
+"""The matrix plans its rows and reads results; `make test-matrix` runs the rows."""
 
 import sys
 
@@ -14,7 +14,7 @@ def test_one_python_each_covers_every_tensorflow_and_every_python():
     assert [row.tensorflow for row in rows] == list(versions.PYTHONS)
     assert {row.python for row in rows} == {"3.10", "3.11", "3.12", "3.13"}
     assert all(row.python in versions.PYTHONS[row.tensorflow] for row in rows)
-    # A run of one version finds the environment that a run of all has made.
+    # A matrix with a single version reuses the environment of the full matrix.
     assert matrix.rows(["2.17"], every_python=False) == [rows[2]]
 
 

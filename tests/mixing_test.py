@@ -1,4 +1,4 @@
-"""Mixup and CutMix against NumPy, from the same draws; and what they are refused with."""
+"""Mixup and CutMix equal NumPy for the same draws; models that cannot mix are refused."""
 
 import dataclasses
 
@@ -122,7 +122,7 @@ def test_the_rate_is_that_of_steps_that_mix():
 
 
 def _expected_losses(mixture, logits, labels):
-    """The mixed losses in NumPy: each side of a row by the weight of its own label."""
+    """Return the mixed losses in NumPy: both labels of a row, by their shares and row weights."""
     log_probabilities = logits["kind"] - np.log(np.exp(logits["kind"]).sum(1, keepdims=True))
     totals = {"kind": [0.0, 0.0], "size": [0.0, 0.0]}
     for row, partner in enumerate(mixture.partners):
@@ -191,7 +191,7 @@ def test_losses_equal_numpy_and_a_missing_label_counts_for_no_side():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Seen(types.AuxiliaryLoss):
-    """How far the numbers that the network sees are from those of the row."""
+    """The squared distance between the network's inputs and the numbers of the row."""
 
     name: str = "seen"
     field: str = "x"
@@ -293,7 +293,7 @@ class _Rolled(types.Mixing):
     ids=["sum", "uncertainty", "pcgrad", "monitored"],
 )
 def test_slices_and_replicas_add_up_to_the_whole_batch(settings):
-    """Of the same pairs, with labels missing in some slices more than in others."""
+    """The pairs are the same, and some slices lack more labels than others."""
     made = images.make_model(mixing=_Rolled(), **settings)
     expected, monitors = images.take_steps(made)
     actual, of_slices = images.take_steps(made, 4)

@@ -93,6 +93,6 @@ def test_a_hook_is_checked():
     with pytest.raises(checks.UserError, match="LossLines.every_steps must be .*, got 0"):
         config.load(["winds.gin"], ["my_parts.LossLines.every_steps = 0"])
     made = config.load(["winds.gin"])
-    for hook in (tf.compat.v1.train.SessionRunHook(), None):  # What makes one is needed.
+    for hook in (tf.compat.v1.train.SessionRunHook(), None):  # Neither is a part that makes hooks.
         with pytest.raises(checks.UserError, match="Experiment.hooks must be a part"):
             dataclasses.replace(made, hooks=[hook])

@@ -37,7 +37,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """An environment of its own with the wheel alone; what mtl needs comes from this one."""
+    """Return the Python of a new environment with the wheel and this environment's packages."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")

@@ -27,7 +27,7 @@ def join_blocks(page, kind):
 
 
 class Block(NamedTuple):
-    """A block of a page: its kind, "" where it names none, its text, and what stands above it."""
+    """A block of a page: its kind (may be ""), its text, and the paragraph above it."""
 
     kind: str
     text: str

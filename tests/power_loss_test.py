@@ -56,7 +56,7 @@ def _run(tmp_path):
 
 
 def _read(run):
-    """What every verb reads first, by the file that it hangs on."""
+    """Return {file: a function that reads it}, for the files that every verb reads first."""
     at = str(run)
     return {
         "checkpoint": lambda: [run_directory.checkpoint_path(at, w) for w in ("latest", "best")],

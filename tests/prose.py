@@ -21,7 +21,16 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST = 0.03
 """The largest allowed share of sentences with one of `PHRASES`, for each kind of text."""
 
-SOURCES = ("mtl", "launch", "benchmarks", "examples", "gin_configs", "docs", "README.md")
+SOURCES = (
+    "mtl",
+    "launch",
+    "benchmarks",
+    "examples",
+    "tests",
+    "gin_configs",
+    "docs",
+    "README.md",
+)
 _LEAST_WORDS = 4
 _WORD = r"(?:it|there|they|that|one|nothing|none|a|an|the|no|both|several|some)"
 _BEFORE_WHAT = (

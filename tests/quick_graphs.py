@@ -1,9 +1,8 @@
-"""Spares the building of graphs a fifth of its time, which is most of the time of tests.
+"""Shortens the building of graphs, the longest part of most tests, by a fifth.
 
-What is left out matters to nobody here: a lock per op, as no session runs while another thread
-builds its graph; a graph that is the default one already being made the default once more, per op;
-the same small constants being encoded again and again; and graph.pbtxt, which hooks of Estimator
-write as text.
+Tests do not need the skipped work: a lock per op, as no session runs while another thread builds
+its graph; for each op, the default graph becoming the default once more; repeated encoding of the
+same small constants; and the text file graph.pbtxt, which hooks of Estimator write.
 """
 
 import gc
@@ -55,7 +54,7 @@ def spare_collector() -> None:
 
 
 def leave_out() -> None:
-    """For all graphs that this process builds from now on, and its forks."""
+    """Skip this work in all graphs that this process and its forks build from now on."""
     nothing = _Nothing()
     tf.Graph._mutation_lock = lambda self: nothing
     tf.Graph.as_default = _stay_default

@@ -1,7 +1,7 @@
 """Trains in forks of one process that has imported TensorFlow, so that a test can kill them.
 
-Reads a model_dir a line, then how many bytes a file may have and how many steps to train, where a
-test says so; answers with the process id of the training, then with its exit code.
+Each input line holds a model_dir and, optionally, the largest size of a file in bytes and the
+number of steps. The answers are the process id of the training, and then its exit code.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ def main() -> None:
 def _train(
     model_dir: str, max_bytes: int = resource.RLIM_INFINITY, train_steps: int = STEPS
 ) -> int:
-    """Trains; no file may grow beyond `max_bytes`, which is what a full disk looks like."""
+    """Train, and return an exit code; no file exceeds `max_bytes`, as on a full disk."""
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
         sys.dont_write_bytecode = True  # Bytecode that the limit cuts would end later imports.

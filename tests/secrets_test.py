@@ -125,7 +125,7 @@ def test_a_file_that_a_stranger_includes_is_not_quoted(text, name, tmp_path):
         gin_files.read([str(file)], [])
     line = str(error.value)
     assert f"x.gin line 2: '{tmp_path}/{name}' is not a gin file" in line and SECRET not in line
-    # What the user names is quoted, and so is a gin file that is included.
+    # A file that the user names is quoted, and so is an included gin file.
     with pytest.raises(checks.UserError, match=SECRET):
         gin_files.read([str(tmp_path / "environ")], [])
     (tmp_path / "environ").rename(tmp_path / "own.gin")

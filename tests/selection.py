@@ -1,18 +1,18 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
 `tests/left_out.json` lists cases that `make test` leaves out. Each test keeps its shortest case, if
-that takes less than a minute, and further short ones. Each line of a module that other cases run is
-also run by a case that stays, in a file of tests that imports the module if there is one, but for
-lines that take long. This command writes the list anew, from what `tests.strength.reached` has
-recorded:
+that takes less than a minute, and further short ones. The kept cases run every line of a module
+that the other cases run, except lines that take long; if possible, a case in a test file that
+imports the module runs the line. This command writes the list anew, from the records of
+`tests.strength.reached`:
 
     python -m tests.strength.reached --output reached        # or with --selected, in half the time
     python -m tests.selection --reached reached
 
-With `--selected`, only cases of `make test` are recorded, and cases on the list stay on it.
+With `--selected`, only cases of `make test` are recorded, and listed cases stay on the list.
 
-A case that the list does not name runs: a new one, or one with another name. So do the cases of
-`make check`. Marks decide where cases run in processes of their own, whose lines nobody records:
+Cases that are not listed run, such as new and renamed cases. So do the cases of `make check`. Marks
+decide on cases that run in other processes, because the lines of those are not recorded:
 
     @pytest.mark.always              # this test, whatever the list says
     @pytest.mark.thorough            # no case of this test in make test
@@ -91,7 +91,7 @@ def _hash(case: str) -> str:
 
 
 def main() -> None:
-    """Parse flags, and write the list of what `make test` leaves out."""
+    """Parse flags, and write the list of the cases that `make test` leaves out."""
     # pytest imports this module first, which must not import tests itself.
     from tests import imports
     from tests.strength import reached

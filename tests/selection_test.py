@@ -33,7 +33,7 @@ def _select(items, *args, thorough=False):
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-    """Names of a list of its own."""
+    """Replace the list of left-out cases by an empty set, and return the set."""
     names: set[str] = set()
     monkeypatch.setattr(selection, "read_list", lambda: names)
     return names

@@ -109,11 +109,11 @@ TAGGED_SPLITS = {split: {**rows, "tags": _tags(len(rows["x"]))} for split, rows 
 
 
 def make(splits=None, best=None, optimizer=None, network=None, columns=None, check_rows=0, **run):
-    """An experiment of 40 steps; `run` holds settings of Run.
+    """Return an experiment of 40 steps; `run` holds settings of Run.
 
     Comparing an export with the Estimator takes a third of such a training, and so does every
-    evaluation: tests that look at exports ask for it by `check_rows`, and those of checkpoints on
-    the way by `checkpoint_steps`.
+    evaluation. Tests of exports therefore set `check_rows`, and tests of intermediate checkpoints
+    set `checkpoint_steps`.
     """
     trunk = networks.MLP(layers=[8], dropout=0.2, batch_norm=True)
     return experiment.Experiment(
@@ -140,7 +140,7 @@ def make(splits=None, best=None, optimizer=None, network=None, columns=None, che
 
 
 def train(made, model_dir):
-    """Trains, and returns {name: value} of what is saved last, for tests that look at that alone.
+    """Train, and return {name: value} of the last checkpoint, for tests of variables alone.
 
     No checkpoint is evaluated or exported, which takes more than half of a short run.
     """
@@ -206,7 +206,7 @@ def copy_until(directory, copy, step):
     """Copies a run as if it had ended after one of its checkpoints."""
 
     def list_later(folder, names):
-        if pathlib.Path(folder).name == "statistics":  # Of the data, whatever step it is.
+        if pathlib.Path(folder).name == "statistics":  # Statistics hold for every step.
             return []
         found = {name: re.search(r"-(\d+)[._]", name) for name in names}
         later = [name for name, number in found.items() if number and int(number[1]) > step]
@@ -240,7 +240,7 @@ def scalars(directory):
 
 
 def events(directory):
-    """What the event files in a directory hold."""
+    """Yield the events of the event files in a directory."""
     for path in sorted(pathlib.Path(directory).glob("events.out.tfevents.*")):
         yield from tf1.train.summary_iterator(str(path))
 

@@ -101,7 +101,7 @@ def _train(made: Any, folder: pathlib.Path, is_feature: bool) -> None:
 
 
 def _describe(folder: pathlib.Path) -> dict[str, Any]:
-    """Return what is compared of a run."""
+    """Return the parts of a run that are compared."""
     latest = tf.train.latest_checkpoint(str(folder))
     meta = tf.compat.v1.MetaGraphDef()
     meta.ParseFromString(pathlib.Path(f"{latest}.meta").read_bytes())

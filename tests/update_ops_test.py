@@ -67,7 +67,7 @@ def test_a_skipped_step_moves_the_averages_of_what_is_finite(looped):
 
 @pytest.mark.slow
 def test_replicas_save_the_mean_of_their_averages(tmp_path):
-    """Where each normalises by its own half of the batch; the mean of halves is the whole's."""
+    """Each replica normalises half of the batch; the mean of both halves is the batch's mean."""
     name = "network/trunk/hidden_0_norm/moving_mean"
     means = []
     for where in (

@@ -23,7 +23,7 @@ def runs(monkeypatch):
 
 
 def _perturb(part, runs):
-    """How far the last run moves each column, the gradients there, and the losses of all runs."""
+    """Return the inputs before and after a perturbation, their gradients, and the losses."""
     with probe.open_step() as (activations, session):
         with tf1.variable_scope("auxiliary/it"):
             losses = part(activations)

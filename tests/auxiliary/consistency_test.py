@@ -1,4 +1,4 @@
-"""Virtual adversarial training, teachers and pseudo-labels against NumPy, and what is refused."""
+"""Virtual adversarial training, teachers and pseudo-labels against NumPy; refused models."""
 
 import numpy as np
 import pytest

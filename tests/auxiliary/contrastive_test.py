@@ -135,7 +135,7 @@ def test_views_share_what_the_setting_says():
     for name in ("same", "both"):
         expected = _nt_xent(twice, 0.5).reshape(2, 6).mean(0)
         np.testing.assert_allclose(found[name], expected, rtol=1e-4)
-    # Every row's only column is that of another row.
+    # With a corruption of 1 each row gets its only column from another row.
     assert (found["far"] > found["same"]).all()
 
 
@@ -180,7 +180,7 @@ def test_supervised_reads_the_labels_of_its_head_alone():
 
     losses, weights = given.evaluate(build)
     np.testing.assert_array_equal(weights, np.where(CLASSES >= 0, weight, 0))
-    # The first row weighs 0: it is no positive of the others of its class.
+    # The first row weighs 0: it is not a positive of the other rows of its class.
     kinds = np.where(weight > 0, CLASSES, -1)
     np.testing.assert_allclose(losses, _supervised(vectors, kinds, 0.5), rtol=1e-4)
     assert not part.are_rows_apart

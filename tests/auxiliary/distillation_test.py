@@ -24,7 +24,7 @@ tf1 = tf.compat.v1
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
-    """A run, its folder of exports, and what it predicts of the training rows."""
+    """Train a run; return its folder, its exports, and its predictions for the training rows."""
     model_dir = tmp_path_factory.mktemp("teacher") / "run"
     made = tiny.make(train_steps=3, checkpoint_steps=3)
     verbs.train(made, str(model_dir))
@@ -228,7 +228,7 @@ def test_a_checkpoint_stands_for_its_export(teacher, tmp_path):
     shutil.copytree(model_dir, named_best)
     found = distillation.find_model(str(named_best / "model.ckpt-3"))
     assert found == str(named_best / version.relative_to(model_dir))
-    # Of step 0 there is none, and later training makes the export one of another checkpoint.
+    # Step 0 has no export, and a checkpoint newer than the export was not exported.
     copy = tmp_path / "run"
     shutil.copytree(model_dir, copy)
     later = int(version.name) + 60

@@ -198,7 +198,7 @@ def test_domains_that_are_never_told_are_refused_before_training():
     look.finish()
     with pytest.raises(checks.UserError, match="labels of task 'domain', field 'kind' must be the"):
         look.require_labels()
-    # What is evaluated needs none.
+    # A split for evaluation needs no labels of domains.
     assert not plausibility.look_at_labels(made.model, made.data, "test").describe_doubts()
 
 

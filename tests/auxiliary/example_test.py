@@ -1,4 +1,4 @@
-"""The loss of one's own that the docs show, and those beside clipping and attacks."""
+"""The custom loss of the docs, and auxiliary losses combined with clipping and attacks."""
 
 import dataclasses
 import pathlib

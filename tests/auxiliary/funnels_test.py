@@ -1,4 +1,4 @@
-"""Losses of funnels against NumPy, where gradients go, and what they refuse."""
+"""Losses of funnels and their gradients agree with NumPy; wrong settings are refused."""
 
 import dataclasses
 
@@ -96,7 +96,7 @@ def test_doubly_robust_is_what_is_imputed_and_what_corrects_it(monkeypatch):
     fit = np.logaddexp(0, -(2 * ORDER - 1) * guess)
     robust = expected + w * (_losses(ORDER) - expected)
     np.testing.assert_allclose(rows, robust + 0.5 * w * fit, rtol=1e-4, atol=1e-5)
-    # By hand: a row outside is drawn to what is imputed, and q itself learns of clicks alone.
+    # Derived by hand. Unseen rows are drawn to the imputed q, and only seen rows train q.
     p = scipy.special.expit(LOGITS["order"][:, 0])
     np.testing.assert_allclose(by_order[:, 0], p - q + w * (q - ORDER), rtol=1e-3, atol=1e-5)
     np.testing.assert_array_equal(np.abs(by_tower).sum(1) > 0, SEEN)

@@ -33,7 +33,7 @@ def activations(vectors, labels=None, heads=(), inputs=None):
 
 
 def evaluate(build):
-    """What `build()` returns, in a graph of its own with all variables at their first values."""
+    """Return the values of the tensors of `build()`, in a new graph with initialized variables."""
     with tf.Graph().as_default() as graph:
         graph.seed = 3
         tf1.train.create_global_step()
@@ -44,7 +44,7 @@ def evaluate(build):
 
 
 def gradient_error(function, *arrays):
-    """How far gradients are from finite differences, of a scalar of arrays of float64."""
+    """Return the largest error of the gradients of a scalar function, by finite differences."""
     with tf.Graph().as_default(), tf1.Session():
         given = [tf.constant(np.asarray(array, np.float64)) for array in arrays]
         value = function(*given)

@@ -36,7 +36,7 @@ def test_replaces_whole_columns_of_a_share_of_the_rows_by_those_of_other_rows(sh
     for name, changed in moved.items():
         assert changed.any(1).mean() == pytest.approx(share, abs=0.08)
         assert (changed.all(1) == changed.any(1)).all()
-        # Every value is that of some row, of the same column.
+        # Every value comes from the same column of some row.
         sources = found[name][:, 0] - COLUMNS[name][0, 0]
         np.testing.assert_array_equal(found[name], COLUMNS[name][sources.astype(int)])
         assert len(set(sources)) > ROWS / 3

@@ -11,7 +11,7 @@ CLASSES = (1, 3, 1, 2)
 
 
 def _gradients(classes=CLASSES, transposed=False):
-    """Of linear heads with so many logits, at their input [B, H]."""
+    """Return the gradients of linear heads at their input [B, H], each with so many logits."""
     random = np.random.default_rng(0)
     hidden = tf.constant(random.normal(size=(BATCH, WIDTH)), tf.float32)
     gradients = []

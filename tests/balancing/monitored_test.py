@@ -37,7 +37,7 @@ def _step_fn(part):
 
 
 def _expected(kernel, with_table):
-    """The gradients of the three tasks at a kernel, and what is shown of them."""
+    """Return {name: value} of the norms, cosines and conflicts that are shown at a kernel."""
     rows = {}
     for name, target in TARGETS.items():
         table = np.zeros([4, 3])

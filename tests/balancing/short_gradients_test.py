@@ -1,4 +1,4 @@
-"""Inner products of short gradients, and what methods make of them, against gradients."""
+"""Inner products of short gradients, and the methods that use them, agree with full gradients."""
 
 from unittest import mock
 
@@ -109,7 +109,7 @@ def test_what_is_not_finite_shows(side):
 
 
 def _shortened(batch=BATCH, reads=1, dtype=tf.float32, width=WIDTH, static=True):
-    """What becomes of a weight that so many ops read."""
+    """Return the short gradients of a weight that `reads` ops read, or None."""
     with tf.Graph().as_default():
         weight = tf.zeros([INPUTS, width], dtype)
         sizes = [batch if static else None, INPUTS]
@@ -134,9 +134,9 @@ def test_only_of_products_with_the_same_inputs_and_only_where_it_is_cheaper():
 
 
 def _losses(rows, present, is_stacked):
-    """Losses of a table, layers of all kinds, and heads; and those of samples of the rows.
+    """Return the losses of a model with all kinds of layers, and a function for samples of rows.
 
-    `is_stacked` leaves out the layers that passes do not go through together.
+    `is_stacked` leaves out the layers that stacked passes do not support.
     """
     with tf1.variable_scope("features"):
         given = layers.embedding(rows, 20, 40, "table")
@@ -200,7 +200,7 @@ WEIGHING["PCD"] = methods.PCD()  # Tasks have no names here.
 @pytest.mark.medium
 @pytest.mark.parametrize("is_stacked", [False, True])
 def test_every_method_decides_as_by_gradients_that_are_built(is_stacked):
-    """By those of a table, a weight that is read twice, 16 bits; a layer is frozen."""
+    """The model has a table, a weight that is read twice, a 16-bit weight, and a frozen layer."""
 
     def rows(losses, samples, variables):
         one, other = samples(2)
@@ -237,7 +237,7 @@ def test_every_method_decides_as_by_gradients_that_are_built(is_stacked):
                     second=other if method.samples > 1 else None,
                 )
                 weights.append(found)
-            # What a projection leaves of a weight is small, but is as precise as the largest.
+            # A weight that a projection makes small is only as precise as the largest weight.
             atol = 1e-7 * np.max(np.abs(weights))
             np.testing.assert_allclose(*weights, rtol=1e-6, atol=atol, err_msg=name)
 

@@ -25,7 +25,7 @@ def _multiply(hidden):
 
 
 def _join(hidden):
-    """Of so many parts TensorFlow goes back by another op than of few."""
+    """Join many parts: TensorFlow differentiates them by another op than a few parts."""
     return layers.dense(tf.concat([hidden + part for part in range(20)], -1), WIDTH, "joined")
 
 
@@ -96,9 +96,9 @@ def test_gradients_are_those_of_single_passes():
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         pairs = []
-        # Of one kind, and yet not the same.
+        # The passes of the tasks have the same ops, but different factors.
         factors = [tf1.placeholder(tf.float32, []) for _ in range(TASKS)]
-        # Not all layers one upon the other, where rounding would add up.
+        # Several short stacks of layers: in one deep stack rounding would add up.
         for of_kinds in STACKED:
             with tf1.variable_scope("_".join(of_kinds)):
                 columns = _differentiate(_go_through(of_kinds), factors=factors)

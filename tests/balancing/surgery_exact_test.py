@@ -20,9 +20,9 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def random_cases(count, **choices):
-    """`count` cases drawn at random, in which all values of a choice come equally often.
+    """Parametrize a test by `count` random cases, with all values of a choice equally often.
 
-    Each has gradients of its own, by its `seed`.
+    The gradients of a case are drawn by its `seed`.
     """
     random, cases = np.random.default_rng(count), []
     columns = [
@@ -257,7 +257,7 @@ def test_fair_residuals(size, alpha, scale, kind, seed):
     products = lengths * (cosines @ (lengths * weights))
     # With twelve decades between tasks and alpha other than 1 the sum itself is rounded so far.
     rtol = 1e-6 if kind == "uneven" and alpha != 1 else 1e-8
-    # What weighs next to nothing beside the others is not in the sum.
+    # A negligible weight is lost in the rounding of the sum, so its residual is not compared.
     heard = lengths * weights > 1e-12 * (lengths * weights).max()
     np.testing.assert_allclose((products * weights ** (1 / alpha))[heard], 1, rtol=rtol)
     if alpha == 1:
@@ -504,7 +504,7 @@ def test_pcd_of_tasks_that_no_direction_suits():
     rows[2] = -rows[1]
     weights = surgery_methods.weights(methods.PCD(primary="a"), rows)
     np.testing.assert_allclose(weights, [1, 0, 0], atol=1e-12)
-    rows = np.array([[1.0, 2.0], [-0.5, -1.0]])  # What both allow is nothing.
+    rows = np.array([[1.0, 2.0], [-0.5, -1.0]])  # Only a zero update suits both.
     update = surgery_methods.weights(methods.PCD(tau=0.0), rows) @ rows
     np.testing.assert_allclose(update, 0, atol=1e-9)
 

@@ -1,4 +1,4 @@
-"""What methods promise whatever the gradients are: finite, blind to order, blind to scale."""
+"""Methods give finite updates for any gradients; the order of tasks and the scale do not matter."""
 
 import itertools
 
@@ -29,7 +29,7 @@ METHODS = [
     (methods.PCD(tau=0.3), 1),
     (methods.SDMGrad(), 1),
 ]
-# What draws, or takes steps whose size depends on the gradients' scale.
+# Methods that draw random numbers, or whose step size depends on the gradients' scale.
 DRAWING = [methods.PCGrad(), methods.GradVac(), methods.Random(), methods.MoCo(), methods.MoDo()]
 each_method = pytest.mark.parametrize(
     ("method", "degree"), METHODS, ids=[str(method) for method, _ in METHODS]
@@ -55,7 +55,7 @@ REPEATED = [methods.GradVac(rate=rate) for rate in (0.5, 0.1, 1)]
     "method", [*(method for method, _ in METHODS), *DRAWING, *REPEATED], ids=str
 )
 def test_finite_however_often_gradients_are_the_same(method):
-    """What is kept from step to step comes to its limits: cosines of -1 and 1."""
+    """The state of methods reaches its limits over many steps: cosines of -1 and 1."""
     one = np.array([0.3, -4.0])
     for factors in [(1, -1), (1, 1), (1,), (1, -1, 1), (1, -1e-8), (1e19, -1e19), (1, 1e-30)]:
         rows, state = np.outer(factors, one), None
@@ -66,7 +66,7 @@ def test_finite_however_often_gradients_are_the_same(method):
 
 
 def test_gradvac_where_gradients_are_exactly_opposite():
-    """The first time they cancel; at rate 1 that is what is usual from then on, and they stay."""
+    """The first step cancels them; at rate 1 the next one expects a cosine of -1 and keeps them."""
     rows = np.array([[3.0, 4.0], [-3.0, -4.0]])
     method = methods.GradVac(rate=1)
     first, state = surgery_methods.decide(method, rows)
@@ -80,11 +80,11 @@ def test_gradvac_where_gradients_are_exactly_opposite():
 @pytest.mark.medium
 @each_method
 def test_no_position_of_the_gradients_breaks_a_method(method, degree):
-    """Order and scale do not matter, up to what nearly dependent gradients leave undecided."""
+    """Order and scale do not matter, within a tolerance for nearly dependent gradients."""
     for seed in range(40):
         rows = surgery_methods.adversarial(seed)
         order = np.random.default_rng(seed).permutation(len(rows))
-        if isinstance(method, methods.PCD):  # Its first task is the one that matters most.
+        if isinstance(method, methods.PCD):  # Its first task is the primary task.
             order = np.append(0, order[order > 0])
         weights = surgery_methods.weights(method, rows)
         size = np.abs(weights[:, np.newaxis] * rows).max()
@@ -108,11 +108,11 @@ def test_the_order_of_tasks_does_not_matter(method, degree, kind):
     del degree
     rows = surgery_methods.gradients_of(kind, 5, 8)
     order = np.random.default_rng(0).permutation(5)
-    if isinstance(method, methods.PCD):  # Its first task is the one that matters most.
+    if isinstance(method, methods.PCD):  # Its first task is the primary task.
         order = np.append(0, 1 + np.random.default_rng(0).permutation(4))
     update = surgery_methods.weights(method, rows) @ rows
     permuted = surgery_methods.weights(method, rows[order]) @ rows[order]
-    # An update that is short because gradients cancel is as exact as what cancels.
+    # If gradients cancel, the error of the update is relative to the gradients, not to the sum.
     weights = surgery_methods.weights(method, rows)
     size = np.abs(weights[:, np.newaxis] * rows).max()
     np.testing.assert_allclose(permuted, update, atol=1e-6 * size)

@@ -1,4 +1,4 @@
-"""What surgery does to the gradients of a small graph, against the same in NumPy."""
+"""Surgery of the gradients of a small graph agrees with the same computation in NumPy."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ VALUES |= {"own_a": [0.5, -1.0], "own_b": [2.0, 0.25], "unused": [1.0]}
 
 
 class Recorded(method_lib.Method):
-    """Gives each task a weight of its own, as no method would by chance."""
+    """A method with a fixed weight for each task, which no real method gives by chance."""
 
     def weights(self, tasks):
         del tasks
@@ -170,7 +170,7 @@ def test_rows_that_all_tasks_looked_up_are_found_once(lookups):
 @pytest.mark.parametrize("rows", [2, 1], ids=["rows", "one row"])
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (1, 1), (0, 0), (0, -1), (-1, -1)], ids=str)
 def test_tasks_that_look_up_the_same_ids_in_another_order(axes, rows):
-    """Of parts put side by side the flat ids are others than of parts on top of each other."""
+    """The flat ids depend on the axis along which the parts of the ids are joined."""
     parts = [np.array([[0, 1], [2, 3]])[:rows], np.array([[4, 5], [0, 0]])[:rows]]
     random = np.random.default_rng(0)
     start, each = random.normal(size=[6, 2]), np.zeros([2, 6, 2])
@@ -424,7 +424,7 @@ def test_nothing_is_as_large_as_the_table():
     """Ten billion rows: any dense gradient of them would not fit into memory."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()
-        # Never initialised: the rows stand in for what a lookup would give.
+        # The full table does not exist: `lookup` returns constant rows, and gradients of this size.
         size = tf.constant([10_000_000_000, 2], tf.int64)
 
         @tf.custom_gradient

@@ -1,4 +1,4 @@
-"""What is flipped and dropped in the experiment of the clip audit."""
+"""The experiment of the clip audit: flipped labels, dropped rows, and scores."""
 
 import dataclasses
 

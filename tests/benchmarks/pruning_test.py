@@ -1,4 +1,4 @@
-"""What the benchmark of pruning counts, against a computation by hand."""
+"""The numbers of the pruning benchmark agree with a computation by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The program of `benchmarks.related_tasks`, beside what NumPy makes of one setting."""
+"""Labels and networks of `benchmarks.related_tasks` agree with NumPy for one setting."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_labels_are_those_of_the_formula():
     exact = sums + np.sin(sums) + np.sin(2 * sums + 1)
     noise = labels.numpy()[0] - exact
     np.testing.assert_allclose(noise.std(), 0.1, rtol=0.2)
-    # Where the correlation is 1 both tasks are one, but for the noise, which is that of all.
+    # With a correlation of 1 both tasks are equal except for the noise, which all settings share.
     same = labels.numpy()[1] - noise
     np.testing.assert_allclose(same, exact[:, :1].repeat(2, axis=1), atol=1e-4)
 

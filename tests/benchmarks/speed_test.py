@@ -33,7 +33,7 @@ def test_balancing_steps():
 
 def test_balancing_tells_its_memory(capsys):
     balancing_speed.measure_peak("mlp_64", 2, "Sum", "exact", threads=1)
-    assert float(capsys.readouterr().out) > 0.1  # Activations of one layer alone.
+    assert float(capsys.readouterr().out) > 0.1  # A single layer's activations take more.
 
 
 @pytest.mark.parametrize("name", ["AGC", "masked entries"])

@@ -209,7 +209,7 @@ def test_another_direction_starts_anew(tmp_path):
 
 
 def test_the_record_of_an_older_version_is_read(tmp_path):
-    """It lacks the steps of the evaluations that were no better."""
+    """The record lacks the steps of evaluations without an improvement."""
     run = _Run(tmp_path, higher_is_better=True, patience=3)
     run.evaluate(10, 0.5)
     path = tmp_path / "best" / "best.json"

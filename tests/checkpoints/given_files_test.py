@@ -26,7 +26,7 @@ def test_a_file_must_stay_as_it_was(words, tmp_path):
         )
         with pytest.raises(checks.UserError, match=message):
             verb(files, str(tmp_path))
-    # A run that is new starts with what is there.
+    # A new run accepts the files as they are.
     given_files.keep_checksums(files, str(tmp_path), is_new=True)
     given_files.check_unchanged(files, str(tmp_path))
 

@@ -15,7 +15,7 @@ from mtl.transfer import checkpoint as checkpoint_lib
 
 
 def save(folder, step, keep=2):
-    """What a training does when it saves."""
+    """Save a checkpoint as a training does, and return its path."""
     path = os.path.join(folder, f"model.ckpt-{step}")
     before = pathlib.Path(folder, "checkpoint")
     listed = before.read_text() if before.exists() else None

@@ -16,7 +16,7 @@ OTHERS = {"files": {"train": "a", "test": "c"}, "sizes": [1, 2]}
 
 
 class _Session:
-    """An input of numbers that is watched, in a graph of its own."""
+    """A session that reads numbers from an input with a watched state."""
 
     def __init__(self, folder, settings, make=lambda: tf.data.Dataset.range(100)):
         self.graph = tf.Graph()
@@ -64,7 +64,7 @@ def test_an_input_of_other_settings_does_not(tmp_path):
 
 
 def test_an_input_that_is_read_otherwise_starts_anew(tmp_path):
-    """Restoring it fails halfway, and what was restored must not stay."""
+    """Restoring fails halfway, and the restored part must not stay."""
 
     def cached():
         return tf.data.Dataset.range(100).cache().shuffle(10, seed=1)
@@ -81,7 +81,7 @@ def test_an_input_that_is_read_otherwise_starts_anew(tmp_path):
 
 
 def _rename_as_earlier(folder):
-    """Gives what is saved the digest that earlier versions took, of what repr shows."""
+    """Rename saved states as earlier versions did, by a digest of the repr of the settings."""
     digest = f"{zlib.crc32(repr(SETTINGS).encode()):08x}"
     for path in (folder / "input").iterdir():
         prefix, _, rest = path.name.split("-", 2)

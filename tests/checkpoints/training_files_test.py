@@ -20,7 +20,7 @@ def paths(tmp_path):
 
 @pytest.fixture
 def told(tmp_path, caplog):
-    """What a start with these files says."""
+    """A function that starts with some files and returns the messages."""
 
     def go_on(paths):
         caplog.clear()

@@ -27,7 +27,7 @@ def build(env: str) -> pathlib.Path:
     """Build the program, unless it is there, and return its path.
 
     Raises:
-      LackingError: there is no g++, or the wheel has no C++ libraries.
+      LackingError: g++ or the C++ libraries of the wheel are missing.
     """
     compiler = environments.require_program("g++")
     library = pathlib.Path(tf.sysconfig.get_lib())
@@ -121,7 +121,7 @@ class _Replies:
 
 
 def compare(program: pathlib.Path, export: odd_export.Export) -> odd_export.Tally:
-    """Ask every request, and fail unless the answers are those of this process."""
+    """Ask every request, and fail unless the answers equal the answers of this process."""
     asked = [request for request in odd_export.list_requests() if request.examples is None]
     inputs = [request.fill().write_tensors() for request in asked]
     # Lengths beyond the lists, which TensorFlow refuses.

@@ -1,10 +1,10 @@
-"""DeepCTR's networks in an Estimator's `model_fn`, with what docs/own_model_fn.md brings to it.
+"""DeepCTR's networks in an Estimator's `model_fn`, with the parts of docs/own_model_fn.md.
 
     python -m venv .clients/deepctr
     .clients/deepctr/bin/pip install '.[heads]' deepctr
     .clients/deepctr/bin/python -m tests.clients.deepctr
 
-Nothing of DeepCTR is changed. It prints what it has seen, and fails where that is wrong.
+DeepCTR is not changed. The program prints its results, and fails if one of them is wrong.
 """
 
 import functools
@@ -95,7 +95,7 @@ def mmoe(features, labels, mode, config, params):
 
 
 def train(model_dir: str, stops=(STEPS,), listeners=(), **params) -> tf.estimator.Estimator:
-    """Train up to each of these steps, in an Estimator of its own."""
+    """Train up to each of these steps, each time in a new Estimator."""
     for steps in stops:
         estimator = tf.estimator.Estimator(
             functools.partial(mmoe, params=params),
@@ -122,7 +122,7 @@ def differ(one: dict, other: dict) -> float:
 def try_mmoe(folder: str) -> None:
     """Try every part on DeepCTR's MMOE."""
     train(f"{folder}/plain", plain=True)
-    # Keras draws first weights by itself: all start from those of one.
+    # Keras draws the initial weights by itself, so all runs start from the plain run's weights.
     first = transfer.WarmStart(source=f"{folder}/plain/model.ckpt-0", include=["."])
     train(f"{folder}/ours", start=first, step={"update": update.Update(optimizer=ADAM)})
     weights = read_weights(f"{folder}/plain")

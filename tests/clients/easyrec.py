@@ -3,11 +3,11 @@
     git clone https://github.com/alibaba/EasyRec .clients/sources/EasyRec
     python -m tests.clients.easyrec --source .clients/sources/EasyRec
 
-It builds an environment where there is none, and copies the clone. In the copy protoc of today
-writes EasyRec's protos, which its `scripts/gen_proto.sh` writes with one of 2017. Nothing else is
-changed. Its sample configs for Taobao, with smaller tables and fewer steps, then train on rows that
-are made up in the layout of that data, and are evaluated. It fails where a command does, or where
-no click was learned. A model takes one to two minutes of a core.
+The program builds an environment if there is none, and copies the clone. In the copy a current
+protoc compiles EasyRec's protos; its `scripts/gen_proto.sh` uses a protoc of 2017. Nothing else is
+changed. The sample configs for Taobao, with smaller tables and fewer steps, are then trained and
+evaluated on made-up rows in the layout of that data. The program fails if a command fails, or if a
+model does not learn the clicks. A model takes one to two minutes of a core.
 """
 
 import json
@@ -21,7 +21,7 @@ import tempfile
 from tests.clients import environments
 
 MODELS = ("mmoe", "ple", "esmm", "aitm", "dbmtl", "simple_multi_task")
-# What EasyRec imports; its requirements pin NumPy below 1.24 and name far more.
+# The packages that EasyRec imports; its requirements pin NumPy below 1.24 and name far more.
 _PACKAGES = (
     "future",
     "grpcio-tools>=1.72,<1.77",
@@ -60,7 +60,7 @@ def copy(source: str, folder: pathlib.Path, python: str) -> None:
 def write_rows(folder: pathlib.Path) -> None:
     """Write rows without a header where the sample configs look for them.
 
-    Whether somebody clicks depends on the age and on the price, and who buys has clicked.
+    Clicks depend on the age, and purchases on clicks and the price.
     """
     data = folder / "data" / "test" / "tb_data"
     data.mkdir(parents=True)
@@ -78,7 +78,7 @@ def write_rows(folder: pathlib.Path) -> None:
 
 
 def run(python: str, folder: pathlib.Path, module: str, *arguments: str) -> None:
-    """Run a module of EasyRec as a command, and end with what it wrote where it fails."""
+    """Run a module of EasyRec as a command; if it fails, exit with its error output."""
     command = [python, "-c", _RUN, module, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environments.environ(), capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""An environment of its own for each client, made once, with this project in it.
+"""A separate environment for each client, made once, with this project in it.
 
 python = environments.build(".clients/ranking", extras="heads,serving", packages=("pytest", "six"))
 """
@@ -48,7 +48,7 @@ def skipping() -> Iterator[None]:
 
 
 def require_data(folder: str | None, names: Sequence[str], flag: str) -> pathlib.Path:
-    """Return the folder with the named files: `folder`, or one in MTL_DATA_DIR.
+    """Return the folder with the named files: `folder`, or a folder in MTL_DATA_DIR.
 
     Raises:
       LackingError: a file is not there.

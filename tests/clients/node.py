@@ -69,7 +69,7 @@ def ask(package: pathlib.Path, export: str, questions: list[dict]) -> dict:
 
 
 def compare(package: pathlib.Path, export: odd_export.Export) -> tuple[dict, odd_export.Tally]:
-    """Ask every signature every request, and fail unless the answers are those of this process."""
+    """Send all requests to all signatures; fail unless the answers equal this process's answers."""
     asked, questions = [], []
     for signature in sorted(export.signatures):
         for request in odd_export.list_requests():

@@ -5,7 +5,7 @@
     .clients/nsl/bin/python -m tests.clients.nsl
 
 The library asks for `tf.estimator`, which TensorFlow 2.16 and later lack and `mtl.compat` brings
-back. Nothing of the library is changed. It prints what it has seen, and fails where that is wrong.
+back. The library is not changed. The program prints its results, and fails if one of them is wrong.
 """
 
 import tempfile
@@ -59,7 +59,7 @@ def main() -> None:
         print(f"{name}: accuracy {metrics['accuracy']:.3f}, loss {metrics['loss']:.4f}, {size:.3f}")
         assert metrics["accuracy"] > 0.95, metrics
         assert metrics["global_step"] == 200, metrics
-    # A multiplier of 0 adds nothing, and one of 2 has to change what is learned.
+    # A multiplier of 0 adds nothing; a multiplier of 2 has to change the weights.
     assert abs(plain[1] - none[1]) < 1e-3, (plain, none)
     assert abs(plain[1] - much[1]) > 0.05, (plain, much)
     print("neural-structured-learning", nsl.__version__, "on TensorFlow", tf.__version__, "works")

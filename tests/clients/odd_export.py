@@ -175,9 +175,9 @@ class Export:
         return {name: np.array(request.serialize(), object)}
 
     def answer(self, request: Request, signature: str) -> dict[str, np.ndarray] | None:
-        """Return what a signature answers to the tf.Examples of a request; None if it refuses.
+        """Return the answer of a signature to the tf.Examples of a request; None for a refusal.
 
-        A signature `raw` answers the same as the one without `raw`, so that the answer does not
+        For a signature `raw`, the signature without `raw` answers, so that the answer does not
         depend on how the rows became tensors.
         """
         same = signature.removeprefix(RAW).removeprefix("/") or "serving_default"
@@ -194,8 +194,8 @@ def make(folder: pathlib.Path, **settings: Any) -> Export:
     """Train three tasks for some steps, export them, and load the export in this process.
 
     Args:
-      folder: where the run goes.
-      **settings: of `serving.Serving`.
+      folder: the parent folder of the run.
+      **settings: the settings of `serving.Serving`.
     """
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     splits = {"train": _make_table(256, 1), "test": _make_table(64, 2)}
@@ -274,7 +274,7 @@ def read_tensors(described: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass
 class Tally:
-    """How many answers are equal, and to how many bits; `tolerance` is for floats."""
+    """Counts of compared outputs, identical outputs and refusals; `tolerance` is for floats."""
 
     tolerance: float = 1e-6
     outputs: int = 0

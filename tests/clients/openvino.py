@@ -34,7 +34,7 @@ _FURTHEST = 1e38
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A request, and what the checkpoint predicts for it."""
+    """A request, and the prediction of the checkpoint for it."""
 
     name: str
     columns: Mapping[str, Any]

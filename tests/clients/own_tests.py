@@ -1,12 +1,12 @@
-"""What DeepCTR and TF-Ranking test of their Estimators, on new TensorFlow.
+"""Runs the Estimator tests of DeepCTR and TF-Ranking on new TensorFlow.
 
     git clone https://github.com/shenweichen/DeepCTR .clients/sources/DeepCTR
     python -m tests.clients.own_tests deepctr --source .clients/sources/DeepCTR
     git clone https://github.com/tensorflow/ranking .clients/sources/ranking
     python -m tests.clients.own_tests ranking --source .clients/sources/ranking
 
-It builds an environment where there is none, imports `mtl.compat` there, and has pytest run the
-tests of the clone. Nothing in the clone is changed. It fails where a test does, or where none runs.
+It builds a missing environment, imports `mtl.compat` there, and has pytest run the tests of the
+clone. Nothing in the clone is changed. It fails if a test fails, or if no test runs.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tests.clients import environments
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Client:
-    """What a client's tests need, and which of them there are."""
+    """The needs of a client's tests, and the files and the keyword that select the tests."""
 
     packages: tuple[str, ...]
     files: tuple[str, ...]
@@ -51,7 +51,7 @@ CLIENTS = {
 
 
 def main() -> int:
-    """Run the tests of a client, and return what pytest does: 0 where all of them pass."""
+    """Run the tests of a client, and return the exit code of pytest: 0 if all of them pass."""
     parser = environments.make_parser(__doc__, "own_CLIENT")
     parser.set_defaults(env=None)
     parser.add_argument("client", choices=CLIENTS)

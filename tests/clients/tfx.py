@@ -3,10 +3,10 @@
     python -m tests.clients.tfx --data_dir data/adult
 
 It builds an environment with this project, TensorFlow Model Analysis (TFMA) and TensorFlow
-Transform where there is none. There it trains two tasks on UCI Adult for a few steps, exports them,
+Transform, if there is none. There it trains two tasks on UCI Adult for a few steps, exports them,
 and has TFMA evaluate the export on the test split, whole and by slices of two categories. Counts,
 accuracies and means of labels and predictions have to equal those of `launch.evaluate`. Both areas
-under the curve have to equal an area by ranks, within what their thresholds allow.
+under the curve have to equal an area by ranks, up to the error of their thresholds.
 
 Then it follows docs/tfx.md with 2,000 rows of each split: TensorFlow Transform (TFT) writes
 TFRecords, a run trains on them, and TFT's graph joins the export. On raw rows, the joined model has
@@ -74,7 +74,7 @@ def train(python: str, folder: pathlib.Path, data: pathlib.Path) -> dict[str, fl
 
 
 def analyze(folder: pathlib.Path) -> None:
-    """Write the test split as tf.Examples with 0 or 1 as labels, and what TFMA finds in it."""
+    """Write the test split as tf.Examples with 0 or 1 as labels, and TFMA's metrics of it."""
     import tensorflow as tf
 
     from mtl.configs import config, trust

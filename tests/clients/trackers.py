@@ -31,7 +31,7 @@ _BLOCK, _WHOLE, _LAST = 32768, 1, 4
 def _launch(python: str, folder: str, verb: str, *arguments: str) -> None:
     environ = {**os.environ, "PYTHONPATH": str(environments.ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [python, "-m", f"launch.{verb}", *arguments]
-    # Where MLflow puts files, unless it is told otherwise.
+    # MLflow writes its files into `cwd` by default.
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stderr[-3000:]}")
@@ -65,7 +65,7 @@ def _train(python: str, package: str, folder: str, run: str) -> None:
 
 
 def _read_mlflow(folder: str) -> dict:
-    """Return what MLflow tells of the only run."""
+    """Return MLflow's record of the only run."""
     mlflow = importlib.import_module("mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("mtl").experiment_id
@@ -105,7 +105,7 @@ def _read_log(content: bytes) -> Iterator[bytes]:
 
 
 def _read_wandb(run: str) -> dict:
-    """Return what wandb has written for its server, over all processes of the run."""
+    """Return wandb's records for its server, from all processes of the run."""
     wandb = importlib.import_module("wandb")
     records = importlib.import_module("wandb.proto.wandb_internal_pb2")
     folders = sorted(pathlib.Path(run, "wandb").glob("offline-run-*"))
@@ -139,7 +139,7 @@ def _read_wandb(run: str) -> dict:
 
 
 def _check(found: dict, package: str) -> None:
-    """Compare what was recorded with what was trained."""
+    """Fail unless the recorded steps, parameters and files match the training."""
     steps = [step for step, _ in found["metrics"]["train/loss"]]
     assert steps == [100, 200, 300], steps
     evaluated = [step for step, _ in found["metrics"]["eval/digit/accuracy"]]

@@ -2,10 +2,10 @@
 
     python -m tests.clients.triton
 
-It builds an environment with `nvidia-pytriton`, which holds Triton's server of C++, where there is
-none. Triton then serves each signature as a model, by its Python backend: the wheel has no backend
-of TensorFlow. Our client asks each of them every request of `odd_export.list_requests()`, and
-`launch.predict` has to write the same file with the server as with the SavedModel.
+The program first builds a missing environment with `nvidia-pytriton`, which contains Triton's
+C++ server. Triton then serves each signature as a model, by its Python backend: the wheel has no
+TensorFlow backend. Our client sends every request of `odd_export.list_requests()` to each model,
+and `launch.predict` has to write the same file with the server as with the SavedModel.
 """
 
 import contextlib
@@ -62,12 +62,12 @@ def run(
       command: the program and its arguments.
       http_port: the port on which it serves HTTP.
       models: the models that have to be ready before the context starts.
-      log: a file for what the program prints.
+      log: a file for the program's output.
 
     Yields:
       http://HOST:PORT/v2.
     """
-    # The backend loads the libpython of its own Python, which is not on the path of libraries.
+    # The backend loads the libpython of its Python, which is not on the library path.
     libraries = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH", "")]
     environ = environments.environ() | {"LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
     environ.pop("PYTHONPATH")
@@ -105,7 +105,7 @@ def _wait(process: subprocess.Popen, address: str, log: pathlib.Path) -> None:
 
 
 def compare(address: str, export: odd_export.Export) -> odd_export.Tally:
-    """Ask every model every request, and fail unless the answers are those of this process."""
+    """Send every request to every model; fail if an answer differs from this process's answer."""
     tally = odd_export.Tally()
     for signature in sorted(export.signatures):
         call = scoring.Call(model=_name_model(signature), deadline_secs=60.0, retries=0)

@@ -1,4 +1,4 @@
-"""What Estimator asks of model_fn, input_fn and hooks, what it hands them, and what it refuses."""
+"""Estimator's calls of model_fn, input_fn and hooks: requirements, arguments and refusals."""
 
 import functools
 import json
@@ -109,7 +109,7 @@ def test_refused_settings(model_fn, settings, message, tmp_path):
 
 def test_properties(tmp_path):
     class Config(api.RunConfig):
-        """A config of one's own."""
+        """A subclass of RunConfig."""
 
     params = {"units": [3, 4]}
     estimator = _estimator(

@@ -122,7 +122,7 @@ def test_a_remote_cluster_beside_tf_config_is_refused(module, monkeypatch):
 
 
 class _Context:
-    """What the coordinator tells a worker."""
+    """The context that the coordinator gives to a worker."""
 
     def __init__(self, task_type, task_id, cluster=CLUSTER):
         self.cluster_spec = tf.train.ClusterSpec(cluster) if cluster else None
@@ -192,7 +192,7 @@ def test_train_needs_a_client(monkeypatch, tmp_path):
 
 
 def test_this_tensorflow_uses_the_module():
-    """From 2.16 on ours is what `tensorflow.python.distribute` gives; 2.15 keeps its own."""
+    """From 2.16 on, `tensorflow.python.distribute` gives our module; 2.15 has one itself."""
     shipped = os.path.join(
         os.path.dirname(tf.__file__), "python", "distribute", "estimator_training.py"
     )

@@ -66,7 +66,7 @@ def test_hooks_write_and_stop(estimator, tmp_path):
         profile = compat.estimator.ProfilerHook(2, output_dir=str(tmp_path / "profile"))
     hooks.append(profile)
     estimator.train(toy.input_fn, hooks=hooks)
-    assert estimator.latest_checkpoint() is None  # the given saver hook takes the place of its own
+    assert estimator.latest_checkpoint() is None  # the given saver hook replaces the default one
     assert tf.train.latest_checkpoint(str(tmp_path / "saver")).endswith("-4")
     assert any(name.startswith("timeline") for name in os.listdir(tmp_path / "profile"))
     (events,) = tf.io.gfile.glob(str(tmp_path / "counter" / "events*"))

@@ -1,6 +1,6 @@
-"""Import orders, missing packages and missing pieces, each in a Python process of its own.
+"""Import orders, missing packages and missing pieces, each in a separate Python process.
 
-Those that begin with the same import go on in forks of the process that has done it.
+Tests that begin with the same import share a process that has done it, and run in its forks.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def holds() -> bool:
-    """Return whether nothing that these tests reach differs from what passed."""
+    """Return True if nothing that these tests reach has changed since they passed."""
     return json.loads(_NOTE.read_text()) == _describe()
 
 

@@ -1,6 +1,6 @@
-"""What tensorflow-estimator's sources ask of TensorFlow is in this TensorFlow, and takes the same.
+"""TensorFlow has every name that tensorflow-estimator uses, and accepts the arguments of its calls.
 
-Where a new TensorFlow breaks something, this test names the piece, with the file that uses it.
+If a new TensorFlow breaks a name or a call, this test reports it with the file that uses it.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ from mtl.compat import keras
 from tests.compat import sources
 
 TPU_FILES = "python/estimator/tpu/"
-# What embedding tables on a TPU are set up with.
+# Names for the setup of embedding tables on a TPU.
 TPU_ONLY = {
     *(
         f"tensorflow.compat.v1.tpu.experimental.{name}Parameters"

@@ -1,4 +1,4 @@
-"""What evaluate and predict return."""
+"""The results of `evaluate` and `predict`."""
 
 import numpy as np
 import pytest

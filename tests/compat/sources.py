@@ -1,4 +1,4 @@
-"""What tensorflow-estimator's sources ask of TensorFlow, read off their syntax trees.
+"""The names of TensorFlow that tensorflow-estimator's sources use, from their syntax trees.
 
 for path in sources.files():
     for use in sources.uses(path): use.dotted, use.missing, use.call
@@ -30,7 +30,7 @@ class Use:
     call: ast.Call | None = None
 
     def misfit(self) -> str | None:
-        """Why the call's arguments do not fit the signature of what is called."""
+        """Return the error if the call's arguments do not fit the signature, or None."""
         if self.missing or self.call is None or not callable(self.value):
             return None
         arguments = [*self.call.args, *self.call.keywords]

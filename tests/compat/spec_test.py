@@ -19,7 +19,7 @@ class _Hook(api.SessionRunHook):
 
 @pytest.fixture
 def one():
-    """A scalar tensor in a graph of its own."""
+    """A scalar tensor in a new graph."""
     with tf.Graph().as_default():
         yield tf.constant(1.0)
 

@@ -1,4 +1,4 @@
-"""TPUEstimator without a TPU, and the stand-ins for what needs one."""
+"""TPUEstimator without a TPU, and the stand-ins for parts that need a TPU."""
 
 import numpy as np
 import pytest

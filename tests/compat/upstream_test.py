@@ -1,7 +1,7 @@
 """The tests of canned estimators that tensorflow-estimator's own wheel ships, on this TensorFlow.
 
 Upstream ships the base classes only. Each takes the functions under test as constructor
-arguments; here every base becomes a test case for the v2 and, where it exists, the v1 estimator.
+arguments; here every base becomes a test case for the v2 estimator, and for v1 if it has one.
 """
 
 import inspect
@@ -82,18 +82,18 @@ NO_LINEAR_MODEL = pytest.mark.xfail(
 )
 
 
-# What v1 need not try again, and which rows prove it.
+# Tests that v1 need not repeat, and the reason.
 _WARM_STARTS = {
     "test_regressor_basic_warm_starting",
     "test_warm_starting_selective_variables",
     "test_warm_starting_with_naming_change",
 }
 _REPEATED = {
-    # Warm starts know variables, neither heads nor versions: all of v2, and of v1 the classifier
-    # and the partitioned vocabulary.
+    # Warm starts depend on variables, not on heads or versions: v2 runs all tests, and v1 only
+    # the tests of the classifier and of the partitioned vocabulary.
     "BaseDNNWarmStartingTest": _WARM_STARTS,
     "BaseLinearWarmStartingTest": _WARM_STARTS,
-    # BaseDNNModelFnTest of v1 has rows of these names and numbers, through the same builder.
+    # BaseDNNModelFnTest of v1 has tests with the same names and numbers, by the same builder.
     "BaseDNNLogitFnTest": {
         "test_one_dim_logits",
         "test_multi_dim_logits",
@@ -103,13 +103,13 @@ _REPEATED = {
         "test_multi_feature_column_multi_dim_logits",
         "test_multi_feature_column_mix_multi_dim_logits",
     },
-    # How inputs are read: the binary rows of v1. Many classes: its other classes of rows.
+    # The binary tests of v1 cover the reading of inputs; its other classes cover many classes.
     "BaseLinearClassifierIntegrationTest": {
         "test_multi_classes_numpy_input_fn",
         "test_multi_classes_pandas_input_fn",
         "test_multi_classes_input_fn_from_parse_example",
     },
-    # Both heads give labels and weights their shape in one function: the binary rows of v1.
+    # Both heads shape labels and weights in one function, which the binary tests of v1 cover.
     "BaseLinearClassifierTrainingTest": {
         "testMultiClassesTrainWithOneDimLabel",
         "testMultiClassesTrainWithOneDimWeight",

@@ -18,7 +18,7 @@ def _path(tmp_path):
 
 def test_it_is_read_as_it_was_written_and_gin_reads_it(path):
     assert config.saved_in(str(path.parent)) == str(path)
-    text = gin.config_str()  # Of which what is written differs in the order of dictionaries alone.
+    text = gin.config_str()  # The file may order the entries of dictionaries otherwise.
     assert sorted(config.read(str(path))) == sorted(text)
     gin.clear_config()
     gin.parse_config_file(str(path))

@@ -1,4 +1,4 @@
-"""The defaults of all parts are those of the list: a gin file that omits a setting means the same.
+"""The defaults of all parts equal the list, so gin files that omit settings keep their meaning.
 
 python -m tests.configs.defaults_test     # lists them anew
 

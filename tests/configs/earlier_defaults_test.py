@@ -26,7 +26,7 @@ def _saved(tmp_path, monkeypatch):
 
 
 def _age(path, text):
-    """Has a run be one of an earlier version, which did not write the setting."""
+    """Rewrite a run's config.gin as an earlier version wrote it, without the setting."""
     assert f"{LINE}'hash'\n" in text
     path.write_text("".join(line for line in text.splitlines(True) if not line.startswith(LINE)))
 
@@ -43,7 +43,7 @@ def test_a_run_keeps_the_split_that_it_was_trained_on(saved):
     assert _find_draw([GIN], model_dir=folder) == subset.HASH
     _age(path, text)
     assert _find_draw([config.saved_in(folder)]) == subset.LATTICE
-    # It goes on with the file that it was started with, and then says what it draws by.
+    # The run goes on with its earlier default, and its next config.gin has the setting.
     assert _find_draw([GIN], model_dir=folder) == subset.LATTICE
     config.save(folder)
     assert f"{LINE}'lattice'\n" in config.read(str(path))
@@ -66,7 +66,7 @@ def test_python_writes_it_and_tells_where_it_differs(saved):
 
 
 def test_the_input_of_a_run_of_before_goes_on_where_it_stood():
-    """Settings at the default of before are those that its state was saved under."""
+    """A new setting at its earlier default does not change the digest of the settings."""
     field = dataclasses.field(default="hash", metadata={"earlier": "lattice"})
     before = dataclasses.make_dataclass("Part", [("share", float)])
     now = dataclasses.make_dataclass("Part", [("share", float), ("draw", str, field)])

@@ -1,4 +1,4 @@
-"""How gin files and parameters are read, against what gin itself makes of them."""
+"""Gin files and parameters are read as gin itself reads them."""
 
 import contextlib
 import cProfile
@@ -112,7 +112,7 @@ def parts(tmp_path_factory):
 
 @pytest.fixture
 def used(tmp_path, parts):
-    """used(gin text, *params): the bindings that a parts.Root uses, and what gin builds of them."""
+    """used(gin text, *params): the bindings that a parts.Root uses, and the built Root."""
 
     def read(text, *params):
         bindings = gin_files.read([write(tmp_path / "x.gin", "import parts\n" + text)], params)
@@ -233,7 +233,7 @@ SHIPPED = sorted((ROOT / "gin_configs" / "experiments").rglob("*.gin"))
 @pytest.mark.medium
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_saved_configuration_means_what_the_files_say(path, monkeypatch, tmp_path):
-    """A run goes on exactly, with its gin files again and with what it saved alone."""
+    """A run goes on exactly, both with its gin files and with its saved configuration alone."""
     monkeypatch.chdir(ROOT)
     given = config.load([str(path)])
     config.save(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What is said of settings whose part a later binding replaces."""
+"""Messages about settings of a part that a later binding replaces."""
 
 import logging
 import pathlib
@@ -71,7 +71,7 @@ def test_no_shipped_experiment_takes_settings_of_its_own_out_of_use(path):
 
 @pytest.mark.medium
 def test_an_optimizer_behind_a_file_keeps_its_schedule():
-    """It has a rate of its own, whose place that of the other optimizer does not take."""
+    """AdamW keeps its rate; the rate of the replaced optimizer is not used."""
     params = ["adult_dir = 'data'"]
     built = config.load([ADULT, ADAMW], params).model.update
     assert built.optimizer == optimizers.AdamW(learning_rate=0.001, weight_decay=0.01)

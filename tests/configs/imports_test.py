@@ -1,4 +1,4 @@
-"""Imports that fail or are interrupted, in processes of their own where it is about their end."""
+"""Imports that fail or are interrupted; new processes show the exit codes."""
 
 import re
 import signal
@@ -54,7 +54,7 @@ def test_a_broken_tensorflow_is_one_line(source, module, says, tmp_path):
 
 
 def caught(source, tmp_path, monkeypatch):
-    """What importing a package `odd` with this source raises."""
+    """Return the exception that importing a package `odd` with this source raises."""
     (tmp_path / "odd.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BaseException) as raised:

@@ -1,4 +1,4 @@
-"""What settings name: all that can be a path are in the table, and none of others leaves a run."""
+"""The table has every setting that can be a path; settings that hold names refuse paths."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What holds in a run, and where it is set: files, includes, parameters, defaults."""
+"""Each setting of a run is shown with its origin: a file, include, parameter or default."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_values_come_from_files_includes_parameters_and_defaults(lines):
     )
     assert found["level/heads.MultiClass.classes"][0] == "3"
     assert found["rich/heads.Binary.threshold"] == ("0.5", "default")
-    # Of a part that nothing names, as it is the default of another.
+    # No file names this part: it is the default of another part.
     assert found["model.MultiTaskModel.freezing"] == ("@freezing.Freezing()", "default")
     assert found["freezing.Freezing.frozen"] == ("()", "default")
 

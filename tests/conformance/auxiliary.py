@@ -1,7 +1,7 @@
-"""One row per auxiliary loss: what each must do is tested on all of them.
+"""One row per auxiliary loss; `auxiliary_test` tests the contract of losses on every row.
 
-A new loss adds a row: the part, and what the model of `tests.images` needs beside it. Of a loss
-that a network emits, the row has the network.
+A new loss adds a row: the part, and further settings of the model of `tests.images`. If a network
+emits the loss, the row has the network instead of a part.
 """
 
 import atexit
@@ -34,14 +34,14 @@ class Loss:
     Attributes:
       name: shown by pytest.
       make: weight -> the part, or the network that emits the loss.
-      emits: the loss that the network emits; None of a part.
-      settings: of the model, beside the loss.
-      is_of_slice: why slices and replicas do not add up to the whole batch; None where they have
-        to.
-      rtol: how close slices come to the whole batch.
-      kernel: of a layer that the loss moves.
-      held: (class, method) of what is constant to gradients, beside what a second pass reads.
-      state: how names of variables end that the loss moves whatever it weighs.
+      emits: the name of the loss that the network emits; None for a part.
+      settings: the settings of the model, except for the loss.
+      is_of_slice: why slices and replicas do not add up to the whole batch; None if they have to.
+      rtol: the relative tolerance between slices and the whole batch.
+      kernel: the kernel of a layer that the loss moves.
+      held: (class, method) whose result is constant to gradients; None if only the inputs and the
+        teachers of second passes are constant.
+      state: the ending of names of variables that the loss moves even with a weight of 0.
     """
 
     name: str
@@ -156,7 +156,7 @@ LOSSES = [
     Loss(
         name="vat",
         make=lambda **kw: auxiliary.VirtualAdversarial(**kw),
-        rtol=5e-3,  # A direction is that of a small difference of predictions.
+        rtol=5e-3,  # The direction is computed from a small difference of predictions.
     ),
     Loss(name="trades", make=lambda **kw: auxiliary.Trades(epsilon=0.2, steps=2, **kw)),
     Loss(name="pi_model", make=lambda **kw: auxiliary.PiModel(noise=0.3, **kw)),

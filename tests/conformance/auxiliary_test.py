@@ -1,4 +1,4 @@
-"""What every auxiliary loss must do, on each row of `tests.conformance.auxiliary`."""
+"""The contract of auxiliary losses, for every row of `tests.conformance.auxiliary`."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ class _Built:
 
 
 class _Fed:
-    """A schedule of 1, or of what a session feeds."""
+    """A schedule whose value is 1 unless a session feeds another value."""
 
     def __call__(self, step):
         self.value = tf1.placeholder_with_default(1.0, [])
@@ -72,7 +72,7 @@ def trained(built):
 
 @pytest.fixture(scope="module")
 def without():
-    """What functions found on models without a loss, which many rows share: {of what: found}."""
+    """A cache {key: result} for models without a loss, which many rows share."""
     return {}
 
 
@@ -95,7 +95,7 @@ def _make_model(row, weight=1.0, **settings):
 
 
 def _assert_equal(actual, expected, left_out=None):
-    """Variables are equal to the bit; an auxiliary loss may have some of its own."""
+    """Fail unless the expected variables are equal to the bit; a loss may add variables."""
     for name, value in expected.items():
         if left_out and name.endswith(left_out):
             continue
@@ -121,7 +121,7 @@ def test_it_is_balanced_and_shown_as_a_task_and_moves_the_network(row, trained, 
 
 
 def test_a_seed_repeats_it(row, built, trained):
-    """A graph of its own would say more of the draws of slices alone: others are added up below."""
+    """Only losses of a slice need another graph: the test of replicas builds one for the others."""
     step = images.Step(_make_model(row)) if row.is_of_slice else built.step
     _assert_equal(step.take()[0], trained[-1][0])
 
@@ -168,8 +168,8 @@ def test_surgery_takes_it_for_a_task(row, changed):
     assert np.isfinite(monitors[f"{row.loss_name}/loss"])
 
 
-# One that runs the network again, one with variables of its own, one with state that is emitted:
-# the gradients of the slices of any loss are taken, and added up, by the same code.
+# One loss runs the network again, one has variables, and one emits state. The same code computes
+# and adds up the gradients of slices for every loss.
 @pytest.mark.parametrize("name", ["fgm", "gradient_reversal", "rbm"])
 def test_surgery_of_slices_is_that_of_the_whole_batch(name):
     row = next(row for row in LOSSES if row.name == name)
@@ -205,7 +205,7 @@ def _normalise(part):
 
 
 def test_a_step_with_what_is_constant_to_gradients_fed_is_the_same_step(row, built, trained):
-    """Of what inputs are moved by, what a teacher says, and what a row says is held."""
+    """Constants are the moves of inputs, the logits of teachers, and the `held` of a row."""
     if not any(built.constants.values()):
         pytest.skip("it does not run the network again")
     with _feed(row, built.step.compute(built.constants)):
@@ -217,7 +217,7 @@ def test_a_step_with_what_is_constant_to_gradients_fed_is_the_same_step(row, bui
 
 @contextlib.contextmanager
 def _record(row):
-    """Yields what is constant to gradients in the steps that are built within it."""
+    """Yield the tensors that are constant to gradients in the steps built within the context."""
     found: dict[str, list[Any]] = {"moves": [], "teachers": [], "held": []}
     run = activations_lib.Activations.run
 
@@ -236,7 +236,7 @@ def _record(row):
 
 
 def _feed(row, values):
-    """Has steps that are built within it take these values, as `_record` yields tensors of them."""
+    """Replace the tensors of `_record` by these values in the steps built within the context."""
     run, called = (
         activations_lib.Activations.run,
         zip(values["moves"], values["teachers"], strict=True),
@@ -251,7 +251,7 @@ def _feed(row, values):
         return dataclasses.replace(again, logits=logits or again.logits)
 
     def feed_held(compute, self, *args):
-        compute(self, *args)  # What it leaves for later steps.
+        compute(self, *args)  # It updates the state for later steps.
         return tf.nest.map_structure(tf.constant, next(held))
 
     return _replace_calls(row, feed_run, feed_held)
@@ -259,7 +259,7 @@ def _feed(row, values):
 
 @contextlib.contextmanager
 def _replace_calls(row, run, hold):
-    """Has networks run again by `run(self, ...)`, and the row by `hold(its method, self, ...)`."""
+    """Replace second passes by `run(self, ...)`, and `row.held` by `hold(method, self, ...)`."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(activations_lib.Activations, "run", run))
         if row.held:

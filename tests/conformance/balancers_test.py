@@ -1,7 +1,7 @@
-"""What every balancer must do: train, keep sparse gradients sparse, leave each head its own task.
+"""Every balancer trains, keeps sparse gradients sparse, and trains each head by its task alone.
 
-Three regression tasks share a looked-up table and a kernel; each has a head of its own, and one
-variable serves no task.
+Three regression tasks share a looked-up table and a kernel; each task has a head, and one variable
+serves no task.
 """
 
 import inspect
@@ -25,12 +25,12 @@ IDS = RANDOM.integers(0, 8, size=[64])
 TARGETS = {task: RANDOM.normal(size=[8, 1])[IDS].astype(np.float32) for task in TASKS}
 
 
-# What the best constant prediction would leave of each loss.
+# The losses of the best constant predictions.
 UNTRAINED = {task: np.var(TARGETS[task]) for task in TASKS}
 
 
 class Trained:
-    """What a balancer leaves in the graph of a step, and the losses after training."""
+    """The gradients and the state of a balancer in a graph, and the losses after training."""
 
     def __init__(self, row):
         self.row = row
@@ -49,7 +49,7 @@ class Trained:
         return train_op, losses | self._compare_heads(weighted, variables)
 
     def _compare_heads(self, weighted, variables):
-        """How far gradients of heads are off those of their own weighted loss, beside 1e-6."""
+        """Return {variable of a head: the error of its gradient above a relative 1e-6}."""
         found = {}
         for task in TASKS:
             own = [v for v in variables if v.op.name.startswith(f"head/{task}/")]
@@ -60,7 +60,7 @@ class Trained:
         return found
 
 
-# One run for all that is asked of it: to build its graph is what takes time.
+# All tests share one run, as it takes long to build the graph.
 @pytest.fixture(scope="module", params=balancers.ROWS, ids=lambda row: row.name)
 def trained(request):
     return Trained(request.param)

@@ -1,4 +1,4 @@
-"""Every head once: labels it takes, labels it refuses, and what it reports.
+"""One row for each head: labels that it takes, labels that it refuses, and its metrics.
 
 To add a head, add a row here; `heads_test.py` checks the contract of `mtl.types.Head` for each.
 """

@@ -11,17 +11,17 @@ from tests.heads import harness
 tf1 = tf.compat.v1
 
 
-# Of the module, so that tests of one row follow each other and share its graphs.
+# With the scope of a module the tests of a row run in sequence, and share its graphs.
 @pytest.fixture(scope="module", params=rows.ROWS.values(), ids=list(rows.ROWS))
 def row(request):
     return request.param
 
 
 class Built:
-    """What a head computes of any rows, in one graph."""
+    """A graph with the loss and the metrics of a head, for any rows."""
 
     def __init__(self, row, head, **fields):
-        """Build it; `fields` are the types of those that it reads beside those of its row."""
+        """Build the graph; `fields` are the types of further label fields, beside the row's."""
         self._row, self.head = row, head
         with tf.Graph().as_default() as graph:
             self._logits = tf1.placeholder(tf.float32, [None, *row.places, head.size])
@@ -61,19 +61,19 @@ def built(row):
 
 @pytest.fixture(scope="module")
 def weighted(row):
-    """With a weight of each row."""
+    """The head with a label field of weights."""
     return Built(row, row.make(weight="weight"), weight="float32")
 
 
 def hold_label(row):
-    """A placeholder of its label."""
+    """Return a placeholder of the label of a row."""
     if row.dtype.startswith("ragged "):
         return tf1.ragged.placeholder(row.dtype.removeprefix("ragged "), 1, [])
     return tf1.placeholder(row.dtype, [None, *np.shape(row.labels[0])])
 
 
 def feed_labels(row, labels):
-    """The value of `hold_label`."""
+    """Return the value to feed for `hold_label`."""
     if row.dtype.startswith("ragged "):
         values = np.array([value for label in labels for value in label])
         return tf1.ragged.RaggedTensorValue(values, np.cumsum([0, *map(len, labels)]))
@@ -81,7 +81,7 @@ def feed_labels(row, labels):
 
 
 def fill_others(row, num_rows):
-    """{field: [B]} of what it reads beside its label."""
+    """Return {field: [B]} of the fields that the head reads beside its label."""
     return {
         name: tf.fill([num_rows], tf.constant(value, tf.int64 if isinstance(value, int) else None))
         for name, value in row.others.items()

@@ -21,8 +21,8 @@ class Network:
       inputs: {column: shape of one example}.
       hidden: H of the towers, or the shape of a map.
       tasks: the names of the tasks.
-      own_on_replicas: what each replica has of its own, so that the gradients of several are not
-        those of the whole batch; None where they have to be.
+      own_on_replicas: the part that differs between replicas, so that their gradients differ from
+        the gradients of the whole batch; None if these have to be equal.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What every network must do, on each row of `tests.conformance.networks`."""
+"""The contract of networks, for every row of `tests.conformance.networks`."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ _CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "gin_configs")
 _BATCH = 16
 
 
-# Of the module, so that tests of one row follow each other and share its graphs.
+# With the scope of a module the tests of a row run in sequence, and share its graphs.
 @pytest.fixture(scope="module", params=NETWORKS, ids=lambda row: row.name)
 def row(request):
     return request.param
@@ -71,9 +71,9 @@ def _build(network, row, training):
 
 @contextlib.contextmanager
 def _smooth_relu():
-    """Of the hundreds of thousands of ReLUs of a ResNet rounding turns one on or off now and then.
+    """Replace ReLU by a smooth function.
 
-    That moves all gradients before it: a smooth function has none of it.
+    Rounding turns some of a ResNet's many ReLUs on or off, which changes all gradients below them.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf.nn, "relu", tf.nn.softplus)
@@ -102,22 +102,22 @@ def _loss(towers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Built:
-    """A graph of a row, and what it computes at first.
+    """The graph of a row, and its first results.
 
-    The tests of a row share it: who runs `session` gives all variables their values before.
+    The tests of a row share it: a test that runs `session` first sets all variables.
 
     Attributes:
       towers: {task: tensor}.
-      outputs: T, the towers by names of their own.
+      outputs: T, the towers under names by task.
       train: the op of a step; None outside of training.
-      initializer: of all variables.
-      saver: of all variables.
-      variables: {name: each of them}.
-      values: {task: value}, of two calls.
-      some: {task: value} of rows 5 to 8 alone, outside of training.
-      derived: {trainable variable: gradient}, of tensors.
-      gradients: the same, of values; None where there is none.
-      draws: whether it draws at random, beside what variables start at.
+      initializer: the op that initialises all variables.
+      saver: the saver of all variables.
+      variables: {name: variable}.
+      values: {task: value}, for each of two calls.
+      some: {task: value} of rows 5 to 7 alone, outside of training.
+      derived: {trainable variable: gradient}, as tensors.
+      gradients: the same as values; None for a variable without a gradient.
+      draws: whether it draws random numbers, except for initial values.
     """
 
     session: tf1.Session
@@ -136,7 +136,7 @@ class _Built:
     draws: bool
 
     def draw(self, value_of):
-        """Sets trainable variables to `value_of(it)`, and all others to what they start at."""
+        """Set trainable variables to `value_of(variable)`, and reset all others."""
         self.session.run(self.initializer)
         drawn = [variable for variable in self.variables.values() if variable.trainable]
         training.load(self.session, drawn, value_of)
@@ -245,7 +245,7 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(trained, ser
 
 
 def test_eager_code_computes_what_the_graph_does(network, served, row):
-    """So `launch.inspect --eager` shows it; and no seed is in what is served."""
+    """`launch.inspect --eager` relies on this. Served values do not depend on a seed."""
     served.session.run(served.initializer)
     expected, values = served.session.run([served.towers, dict(served.variables)])
     with tf.Graph().as_default(), eager.execute_eagerly(), eager.create_variables(values):
@@ -401,7 +401,7 @@ def test_a_gpu_changes_how_copies_are_trained_and_not_what_is_served(
     with tf.Graph().as_default() as graph:
         _build(network, row, training=False)
     made = [operation.type for operation in graph.get_operations()]
-    # More ops follow, such as those of the saver.
+    # More ops follow, such as the saver's.
     expected = served.session.graph.get_operations()[: len(made)]
     assert made == [operation.type for operation in expected]
 

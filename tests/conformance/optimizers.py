@@ -12,15 +12,15 @@ RATE = schedules.Exponential(value=0.05, decay_rate=0.5, decay_steps=4, warmup_s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """What an optimizer promises.
+    """An optimizer and its promised behaviour.
 
     Attributes:
-      name: of the test.
+      name: the name of the test.
       optimizer: under test, with the learning rate `RATE`.
       reference: one step of it, in NumPy.
       slots: the names of its state per variable.
-      sparse_rows: whether rows that were not looked up stay as they are.
-      of_dense: `reference` of variables with a dense gradient; None where it is the same.
+      sparse_rows: True if rows that were not looked up stay as they are.
+      of_dense: `reference` for variables with a dense gradient; None if it is the same.
     """
 
     name: str

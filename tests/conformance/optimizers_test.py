@@ -46,7 +46,7 @@ def _rates():
     return 0.05 * 0.5 ** (steps / 4) * np.minimum(1, (steps + 1) / 3)
 
 
-# Of the module, so that tests of one row follow each other and share its runs.
+# With the scope of a module the tests of a row run in sequence, and share its runs.
 @pytest.fixture(scope="module", params=rows.ROWS, ids=lambda row: row.name)
 def row(request):
     return request.param

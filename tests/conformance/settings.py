@@ -194,17 +194,17 @@ _REFITS = ("LogitAdjusted", "NearestMean", "TauNormalized")
 
 
 def network() -> Any:
-    """A network of one layer."""
+    """Return a network with default settings."""
     return networks.SharedBottom(trunk=networks.MLP())
 
 
 def required(kind: type) -> dict[str, Any]:
-    """Settings with which the part can be built."""
+    """Return settings with which the part can be built."""
     if kind.__name__ in _CALIBRATIONS:
         return {"tasks": ["y"], "source": "run", "split": "held"}
     if kind.__name__ in _REFITS:
         return {"task": "y", "source": "run"}
-    # Their names are those of parts that need settings.
+    # These need no settings, unlike other parts with the same names.
     named_alike = (quantization.Binary, long_tail.Exponential, classifiers.Cosine, methods.DBMTL)
     if kind in named_alike:
         return {}

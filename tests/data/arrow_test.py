@@ -1,4 +1,4 @@
-"""Files of Arrow's formats: what they hold, what they mean, and what is refused."""
+"""Files of Arrow's formats: their rows, types and windows, and refused files."""
 
 import dataclasses
 import datetime

@@ -68,7 +68,7 @@ ENCODERS = {
 
 
 def _read(data, count=9, unpack=lambda features: features, look=lambda features: {}):
-    """The features and what `look` makes of them, of the first batches; the graph."""
+    """Return the features and the results of `look` for the first batches, and the graph."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         iterator = tf1.data.make_initializable_iterator(
             data.dataset("train", training=True, seed=4, start_step=2)

@@ -57,7 +57,7 @@ COLUMNS = {
 
 
 def _expect(field, column):
-    """What `frames.Table` reads, or None for an error."""
+    """Return the values that `frames.Table` reads, or None for an error."""
     try:
         values = columns.to_python("column", pa.chunked_array([column]))
         table = frames.Table({"x": values}, {"x": field}, "data", CELLS)

@@ -1,4 +1,4 @@
-"""Rows of drawn items: how often which is drawn, what is in them, where they stand."""
+"""Rows of drawn items: the frequency of each item, the fields, and the place in a batch."""
 
 import dataclasses
 import itertools

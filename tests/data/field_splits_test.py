@@ -31,7 +31,7 @@ def test_rows_of_one_key_lie_in_one_split(source):
     assert sorted(train + test) == list(range(402))
     users = [{x // 10 if x < 400 else 1 for x in part} for part in (train, test)]
     assert not users[0] & users[1]
-    assert 4 <= len(users[1]) <= 20  # Of 40 users 12 are expected, and 2.9 is the deviation.
+    assert 4 <= len(users[1]) <= 20  # 12 of 40 users are expected; the deviation is 2.9.
 
 
 @pytest.mark.medium
@@ -53,7 +53,7 @@ def test_neither_a_zone_nor_fractions_of_a_second_count(source, zone):
 
 
 def _take(cut, texts, first=0):
-    """Which rows of these texts the split `test` holds."""
+    """Return a list: True for each text whose row is in the split `test`."""
     numbers = first + tf.range(len(texts), dtype=tf.int64)
     return cut.takes("test", tf.constant(texts), numbers).numpy().tolist()
 

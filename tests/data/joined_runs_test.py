@@ -1,4 +1,4 @@
-"""Clicks and a table of users, from a gin file to what is served."""
+"""Clicks and a table of users, from a gin file to the served model."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""JSON lines: what they mean in training, and what is refused by line."""
+"""JSON lines: their meaning in training, and errors with the number of the line."""
 
 import dataclasses
 import gzip

@@ -53,7 +53,7 @@ def test_constant_and_missing_labels_are_not_told():
 
 
 def test_a_sorted_block_larger_than_the_window_is_told():
-    """Its rows come in turn, a window at a time, whether it is the only block or one of several."""
+    """Windows of its rows follow each other in order, also if there are several such blocks."""
     clicked = np.sort(np.random.default_rng(2).integers(0, 2, 2000))
     minutes = np.zeros([2000], np.float32)
     for sizes in ((2000,), (1000, 1000)):

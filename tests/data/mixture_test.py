@@ -1,4 +1,4 @@
-"""Mixtures of sources: which rows come when, what they lack, and what is refused."""
+"""Mixtures of sources: the order of rows, the fields that rows lack, and refused settings."""
 
 import dataclasses
 import itertools

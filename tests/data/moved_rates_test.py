@@ -51,10 +51,10 @@ def test_an_input_without_a_training_fails_instead_of_waiting_for_ever():
 
 
 def _require_closed(made):
-    """The input of a training that has ended waits for no decision: that took five minutes."""
+    """Fail if the input still waits for decisions after the training has ended."""
     decisions = made.data.source.rates.decisions
     assert decisions.is_closed
-    # It heard of the end from the session's coordinator, and not from the observer afterwards.
+    # The coordinator of the session closed the decisions, as its thread has ended.
     assert not any(thread.name == "loss rates" for thread in threading.enumerate())
 
 
@@ -72,12 +72,12 @@ def test_a_run_decides_by_its_losses_and_goes_on_to_the_bit(batches, tmp_path):
     expected = tiny.train(made, tmp_path / "whole")
     _require_closed(made)
     factors = _count_rows(tmp_path / "whole")
-    assert (factors[:3] == 1).all()  # The losses of interval 0 are what others are compared with.
+    assert (factors[:3] == 1).all()  # Other intervals are compared with interval 0.
     assert factors[3:].min() > 0 and np.abs(factors[3:] - 1).max() > 1e-3
-    for step in (12, 24):  # Within an interval, and at the end of one.
+    for step in (12, 24):  # Step 12 is within an interval, and step 24 ends an interval.
         part = tmp_path / f"part_{step}"
         tiny.copy_until(tmp_path / "whole", part, step)
-        # Another process has a source of its own, and a second training in this one has the same.
+        # Another process has a new source, and a second training of this process has the same one.
         found = tiny.train(_make(**settings) if step == 12 else made, part)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)

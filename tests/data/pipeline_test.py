@@ -76,7 +76,7 @@ def test_a_checkpoint_holds_no_records_that_are_kept_in_memory(tmp_path):
                 session.run(following)
             prefix = saver.save(session, str(tmp_path / "state"), write_meta_graph=False)
         sizes += [pathlib.Path(f"{prefix}.data-00000-of-00001").stat().st_size]
-    assert sizes[1] < 3 * sizes[0]  # What is fetched ahead differs.
+    assert sizes[1] < 3 * sizes[0]  # The prefetched data differ.
 
 
 @pytest.mark.medium

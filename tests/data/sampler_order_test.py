@@ -98,7 +98,7 @@ def test_cached_rows_and_parquet_give_the_same_batches(sampler, tmp_path):
     source = frames.Frames(splits={"train": _columns()})
     kept = dataclasses.replace(data, source=source, cache=True)
     assert _read(kept, 60) == _read(data, 60)
-    # A row beyond its group, or drawn twice, still has all values of its own.
+    # Rows that pad a group lack labels only, and rows that are drawn twice have all their values.
     for batch in _read(kept, 60):
         for x, y, tags, lists in zip(*(batch[n] for n in ("x", "y", "tags", "lists")), strict=True):
             is_row = y >= 0

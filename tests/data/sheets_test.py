@@ -1,4 +1,4 @@
-"""Spreadsheets: the cells that another package wrote mean the same as those of CSV."""
+"""Spreadsheets: cells that another package wrote mean the same as cells of CSV."""
 
 import datetime
 import logging

@@ -27,7 +27,7 @@ def read(share, split="train", **settings):
 @pytest.mark.parametrize("seed", [1, 2, 77])
 def test_a_share_of_the_rows_drawn_evenly(seed):
     found = read(0.05, seed=seed)
-    # Of 1,000 expected rows the standard deviation is 31.
+    # 1,000 rows are expected, with a standard deviation of 31.
     assert abs(len(found) - 1000) < 125
     halves = np.histogram(found, bins=4, range=(0, 20_000))[0]
     assert (abs(halves - len(found) / 4) < 60).all()
@@ -56,7 +56,7 @@ def test_what_is_held_out_is_in_no_training_split():
 
 
 def _draw(seed, share=0.2, size=100_000, **settings):
-    """Which of the first rows are held out, float64 of 0 and 1."""
+    """Return 1.0 for each of the first rows that is held out, and 0.0 for the others."""
     source = tiny.Rows(splits={"train": {"x": np.arange(1)}})
     part = subset.Subset(
         source=source, share=1 - share, held_out={"test": share}, seed=seed, **settings
@@ -66,7 +66,7 @@ def _draw(seed, share=0.2, size=100_000, **settings):
 
 @pytest.mark.parametrize("seed", [1, 2, 77, -3, 2**40])
 def test_rows_are_drawn_apart_at_every_distance(seed):
-    """Products of rows at a distance are those of draws that know nothing of each other."""
+    """Products of rows at any distance are distributed as with independent draws."""
     drawn = _draw(seed)
     size = len(drawn)
     deviation = (drawn - 0.2) / 0.4
@@ -74,7 +74,7 @@ def test_rows_are_drawn_apart_at_every_distance(seed):
     spectrum = np.fft.rfft(deviation, 2 * size)
     products = np.fft.irfft(np.abs(spectrum) ** 2)[1 : size // 2]
     pairs = size - np.arange(1, size // 2)
-    # Of 50,000 normal draws none is above 5.5 with a probability of .998.
+    # With a probability of .998 all of 50,000 normal draws are below 5.5.
     assert np.abs(products / pairs**0.5).max() < 5.5
 
 
@@ -93,13 +93,13 @@ def test_gaps_are_those_of_draws_and_no_phase_of_a_period_is_left_out(seed):
 
 
 def test_seeds_draw_apart_also_by_the_bits_of_the_rows():
-    """No xor of row numbers turns the draw of one seed into that of another."""
+    """No xor of row numbers turns the draw of one seed into the draw of another seed."""
     rows = np.arange(1 << 13)
     draws = [_draw(seed, 0.5, len(rows)) - 0.5 for seed in (1, 2, 3)]
     for one, other in ((0, 1), (0, 2), (1, 2), (0, 0)):
         for bits in range(one == other, 1 << 13, 37):
             alike = (draws[one] * draws[other][rows ^ bits]).sum() * 4
-            # Each pair comes twice where both are of one seed.
+            # If both have the same seed, each pair is counted twice.
             assert abs(alike) < 5.5 * len(rows) ** 0.5 * (2**0.5 if one == other else 1)
 
 

@@ -382,7 +382,7 @@ def count_adult(source):
 
 @pytest.mark.medium
 def test_adult_from_files_fetched_by_hand(real_data, tmp_path):
-    """What the builder hands to tensorflow-datasets; the next test reads what comes of it."""
+    """The builder hands these rows to tensorflow-datasets; the next test reads the result."""
     from mtl.datasets.adult import builder
 
     made = builder.Adult(data_dir=str(tmp_path))

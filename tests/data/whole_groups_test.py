@@ -60,7 +60,7 @@ def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shu
         assert given["x"].shape == labels["y"].shape == (16,)
         is_row = labels["y"] >= 0
         np.testing.assert_array_equal(labels["y"][is_row], given["x"][is_row] % 3)
-        # Other fields of a row are its own, and what pads is marked as missing.
+        # All fields of a row stay together, and padding is marked as missing.
         for x, tags, lists, real in zip(
             given["x"], map(list, given["tags"]), map(list, labels["lists"]), is_row, strict=True
         ):

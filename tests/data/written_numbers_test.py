@@ -95,7 +95,7 @@ def test_all_readers_of_a_file_take_the_forms_and_the_marks(tmp_path, example):
     np.testing.assert_array_equal(values, expected)
     rows = [row for _, row in read.scan("train", fields)]
     np.testing.assert_array_equal(np.float32([row["x"] for row in rows]), expected)
-    # A mark of one field is a value of the others.
+    # A mark for missing values in one field is a plain value in other fields.
     assert {row["note"] for row in rows} == {"NA"} and set(decoded["note"].numpy()) == {b"NA"}
 
 

@@ -108,7 +108,7 @@ def test_mistakes_are_one_line(tmp_path, ten_rows):
 
 @pytest.mark.medium
 def test_the_real_file(real_data, tmp_path):
-    """What the builder hands to tensorflow-datasets; preparing and reading it takes minutes."""
+    """The rows are counted before tensorflow-datasets prepares them, which takes minutes."""
     folder = real_data / "census_income"
     if not folder.is_dir():
         pytest.skip(f"no UCI Census-Income in {folder}")

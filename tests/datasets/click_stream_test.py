@@ -1,4 +1,4 @@
-"""Clicks that are made up: what is drawn is what the docstring says."""
+"""Made-up clicks: the drawn rows agree with the docstring."""
 
 import dataclasses
 

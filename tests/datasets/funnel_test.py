@@ -1,4 +1,4 @@
-"""A funnel that is made up: what is drawn is what the docstring says."""
+"""A simulated funnel draws its rows as its docstring says."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_labels_are_drawn_as_said_and_come_one_after_the_other(rows):
     for label in ("cart", "order", "seconds"):
         assert (rows[label][~click] == 0).all() and rows[label].any()
     np.testing.assert_array_equal(rows["order"], rows["click"] * rows["would_order"])
-    # Of those clicked alone orders are as likely as said, too: clicks tell nothing beside x.
+    # Clicked rows have the stated probability of orders, too: given x, clicks do not matter.
     apart = rows["order"][click].mean() - rows["order_probability"][click].mean()
     assert abs(apart) < 0.03 < abs(rows["order_probability"][click].mean() - 0.5)
     apart = rows["seconds"].mean() / rows["expected_seconds"].mean()

@@ -1,4 +1,4 @@
-"""Rendered scenes: labels against geometry, by other formulas than those that drew them."""
+"""Rendered scenes: labels against geometry, by other formulas than the renderer's."""
 
 import numpy as np
 import pytest

@@ -58,7 +58,7 @@ def _pipeline(**settings):
 @pytest.mark.parametrize(
     "settings, size",
     [
-        # A record, ten floats, a text, where a list begins, a label.
+        # A record, ten floats, a text, the start of a list, and a label.
         ({"batch_size": 1000, "shuffle_buffer": 1}, 1000 * (24 + 40 + 24 + 8 + 8)),
         ({"batch_size": 1, "shuffle_buffer": 5000}, 5000 * 24),
     ],

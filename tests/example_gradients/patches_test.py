@@ -12,7 +12,7 @@ tf1 = tf.compat.v1
 
 SHAPES = [(11, 10, 2), (10, 11, 6)]
 KERNELS = [(1, 1), (2, 3), (5, 5)]
-SETTINGS = [(1, 1), (2, 1), (3, 1), (1, 2)]  # Of strides and dilations.
+SETTINGS = [(1, 1), (2, 1), (3, 1), (1, 2)]  # Pairs of a stride and a dilation.
 
 
 @pytest.mark.medium

@@ -191,7 +191,7 @@ def clipped_back(batch):
 
 
 def clipped_by_all(batch):
-    """A gradient that is clipped by that of the whole batch."""
+    """A gradient that is clipped by its norm over the whole batch."""
 
     @tf.custom_gradient
     def clipped(values):

@@ -237,7 +237,7 @@ def test_tables_start_from_a_normal_of_the_deviation_that_is_set(build, stddev, 
         session.run(tf.compat.v1.global_variables_initializer())
         (table,) = session.run(tf.compat.v1.trainable_variables())
     assert table.shape == (1000, 16)
-    # Of a normal that is cut off at two deviations.
+    # The deviation of a normal distribution that is cut off at two deviations.
     assert table.std() == pytest.approx(0.8796 * expected, rel=0.02)
     assert abs(table).max() <= 2 * expected
 

@@ -1,4 +1,4 @@
-"""Smaller tables: their vectors and gradients in NumPy, their sizes, and what their rows mean."""
+"""Vectors and gradients of smaller tables agree with NumPy; their sizes and rows are right."""
 
 import collections
 import itertools
@@ -41,7 +41,7 @@ def _tensor(values):
 
 
 def _run(columns, batch):
-    """What columns make of a batch with random tables, the tables, and their gradients."""
+    """Return the outputs of columns with random tables, the tables, and their gradients."""
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = {name: _tensor(values) for name, values in batch.items()}
         outputs = features.encode_columns(columns, fed, NOTHING)
@@ -154,7 +154,7 @@ def test_the_root_of_the_ids_gives_the_fewest_rows_and_each_id_a_pair_of_its_own
 def test_two_hashes_tell_ids_apart_that_one_hash_does_not():
     rows = [tuple(sorted(row)) for row in _rows_of_hashes(range(2000), 1000, 2)]
     alike = sum(count - 1 for count in collections.Counter(rows).values())
-    assert alike < 12  # Of the 2 million pairs one in 500,000 is alike.
+    assert alike < 12  # 4 of the 2 million pairs of ids are expected to be alike.
     first = collections.Counter(row for row, _ in _rows_of_hashes(range(2000), 1000, 2))
     assert sum(count - 1 for count in first.values()) > 1000
     assert max(first.values()) < 12

@@ -102,12 +102,12 @@ def test_an_export_knows_the_rows_that_the_run_has(served):
         )
     names = {name for name, _ in tf.train.list_variables(f"{version}/variables/variables")}
     assert "features/growing_word/keys" in names
-    # What only training needs stays out of it.
+    # Variables for training alone are not exported.
     assert not names & {"features/growing_word/last_seen", "features/growing_word/size"}
 
 
 def test_tables_of_16_bits_with_state_by_row_grow_too(served):
-    """A row that came last has the state of one step, whoever had it before."""
+    """A row that was taken at the last step has the state of one step, and no older state."""
     _, directory = served
     found = tiny.variables(directory)
     state = found["features/half_word/embedding/RowWiseAdagrad"]

@@ -27,7 +27,7 @@ def _hash(words):
 
 
 class Simulation:
-    """What a table has to hold after each step."""
+    """The expected content of a table after each step."""
 
     def __init__(self, capacity, eviction=None, min_count=1):
         self.capacity, self.eviction, self.min_count = capacity, eviction, min_count
@@ -118,7 +118,7 @@ def test_a_table_holds_what_a_simulation_does(settings):
         session.run(tf1.global_variables_initializer())
         with tf.control_dependencies([changed]):
             stepped = step.assign_add(1, read_value=False)
-        # Of rows that lie in no batch an accumulator stays at 0.5.
+        # The accumulators of rows that are in no batch stay at 0.5.
         for number in range(40):
             table, slot = session.run([variables["embedding"], variables["embedding/Adagrad"]])
             given = _draw_words(number, rng)

@@ -1,4 +1,4 @@
-"""Histories: what an event is, which events count, and what is compared with them."""
+"""Histories: the content of an event, the last events that count, and the target."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def _history(**settings):
 
 
 def _run(history, fit, others=(), batch=BATCH):
-    """What the encoder sees: events as a list of arrays, and the target."""
+    """Return the encoder's events (a list of arrays) and target, outputs, and variable names."""
     columns = [history, *others]
     fitted = fit(columns, BATCH)
     tensors = {}

@@ -40,7 +40,7 @@ def test_every_key_is_found_where_it_lies_and_no_other():
 
 def test_of_a_key_that_lies_twice_the_first_bucket_counts():
     table = np.zeros([2, 8], np.int64)
-    key = 2  # Of buckets 0 and 1.
+    key = 2  # Its buckets are 0 and 1.
     table[0, 5] = table[1, 3] = key
     assert _find(table, [key])[0].tolist() == [5]
 

@@ -84,7 +84,7 @@ def test_fitted_bins_have_equal_shares_of_each_element(build):
     }
     of_pair = np.split(encoded["piecewise_linear_pair"], 2, axis=1)
     for each, numbers in zip(of_pair, PAIRS.T, strict=True):
-        # Numbers and what they are encoded as have the same order, from 0 to 1 in every bin.
+        # Each bin rises from 0 to 1 with the numbers.
         order = np.argsort(numbers)
         assert (np.diff(each[order], axis=0) >= 0).all()
         np.testing.assert_allclose(each[order[[0, -1]]], [[0] * 4, [1] * 4], atol=1e-6)

@@ -19,7 +19,7 @@ COLUMNS = (
     features.Hashed(storage="bfloat16", prefix="half", **COMMON),
     features.Unified(**COMMON),
     features.Categorical(
-        names=["x", "lists"],  # A field of one value, too.
+        names=["x", "lists"],  # `x` has one value per row.
         vocabulary=list(range(20)),
         dimension=4,
         embedding=embeddings.MixedDimensions(ends=[4, 9], dimensions=[4, 2, 1]),

@@ -34,5 +34,5 @@ def test_norms_of_examples_are_those_of_a_pass_for_each():
 
     fast, slow, unknown = norms_test.measured(network, _make_batch)
     norms_test.assert_same(fast, slow)
-    # Told apart by no rule of one pass, as docs/text.md says; where it is, the page is wrong.
+    # No rule of one pass covers this table, as docs/text.md says: a new rule changes the page.
     assert "model/features/text_text/embedding" in unknown

@@ -1,4 +1,4 @@
-"""Texts: what is one text, which tokens count, and what a table of them is."""
+"""Texts: fields or entries of lists, the first tokens that count, and tables of tokens."""
 
 import dataclasses
 

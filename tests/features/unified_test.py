@@ -1,4 +1,4 @@
-"""One table for many fields: hashes of their own, and one row for equal values of one salt."""
+"""One table for many fields: fields hash apart, and equal values with one salt share a row."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def _column(*names, **settings):
 
 
 def _run(columns, batch=ITEMS):
-    """What columns make of a batch with random tables, the tables, and their gradients."""
+    """Return the outputs of columns for a batch, the random tables, and their gradients."""
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = {
             name: tf.ragged.constant(values) if isinstance(values, list) else tf.constant(values)

@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
 
 
 def _score(trained, path):
-    """What `launch.predict --input` writes for a file."""
+    """Return the values of `y` that `launch.predict --input` writes for a file."""
     model, folder = trained
     reader = scoring.Reader(spec=SPEC, settings=model.experiment.data.source)
     output = folder / "out.jsonl"

@@ -15,7 +15,7 @@ from mtl.files import atomic, in_work
 
 
 def read_in_thread(path):
-    """What comes out of a pipe; the thread to join before it is looked at."""
+    """Read a pipe in a thread; return the thread to join, and the list that gets the content."""
     found = []
 
     def read():
@@ -170,7 +170,7 @@ def test_a_link_of_another_user_in_a_folder_of_everybody_is_not_followed(
 
 
 def leave_partial(path, is_killed):
-    """Begin to write a file in a process of its own, which is killed or goes on; its id."""
+    """Begin to write a file in a new process, and maybe kill it; return it and the partial file."""
     code = (
         "import sys, time\nfrom mtl.files import atomic\n"
         "with atomic.replacing(sys.argv[1]) as partial:\n"

@@ -1,4 +1,4 @@
-"""Text of strangers is no formula in a table that is opened in a spreadsheet."""
+"""A spreadsheet that opens a table does not take untrusted text for a formula."""
 
 import csv
 import io

@@ -215,7 +215,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
 def test_a_pipe_in_a_run_is_refused_by_whoever_reads_or_trains_it(name, tmp_path):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    os.mkfifo(tmp_path / "scores.jsonl")  # Of a user, who predicts into it.
+    os.mkfifo(tmp_path / "scores.jsonl")  # A user may predict into a pipe.
     run_directory.require_regular(str(tmp_path))
     os.mkfifo(path)
     with pytest.raises(checks.UserError, match=f"{name} must be a file, got 'a pipe'. Delete it"):

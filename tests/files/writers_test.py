@@ -1,4 +1,4 @@
-"""No module writes a file in place: what is written wrongly would take what was there with it."""
+"""No module writes a file in place, as a failed write would destroy the earlier content."""
 
 import ast
 import pathlib
@@ -27,8 +27,8 @@ _ALLOWED = {
     "mtl/serving/warm_up.py": {"TFRecordWriter": 1},
     "mtl/from_python.py": {"open(w)": 1},  # A scratch folder.
     "mtl/tools/tensorboard/board_hooks.py": {"write_text": 1},  # A summary, and no file.
-    "mtl/tools/runtimes/tflite.py": {"open(wb)": 1},  # What nobody reads.
-    "mtl/tools/debugging/replay.py": {"copy": 1},  # A method of its own, into a scratch folder.
+    "mtl/tools/runtimes/tflite.py": {"open(wb)": 1},  # A file that nobody reads.
+    "mtl/tools/debugging/replay.py": {"copy": 1},  # The module's own method, into a scratch folder.
     # Checkpoints, which count once they are listed.
     "mtl/checkpoints/best.py": {"copy": 1},
     "mtl/checkpoints/run_directory.py": {"copy": 1, "GFile(w)": 1},  # And a probe.

@@ -1,9 +1,9 @@
-"""What the fuzzers share: seeded cases, what may come of one, and ways to damage a file.
+"""Shared parts of the fuzzers: seeded cases, their outcomes, and ways to damage a file.
 
-MTL_FUZZ_CASES=2000 pytest tests/fuzz          # cases of each test; without, a slice of seconds
-MTL_FUZZ_CASES=817:818 pytest tests/fuzz -k x  # the one that failed, as its failure says
+MTL_FUZZ_CASES=2000 pytest tests/fuzz          # 2,000 cases of each test; by default a few
+MTL_FUZZ_CASES=817:818 pytest tests/fuzz -k x  # a case that failed, as its failure says
 
-A case passes as "right" or "refused": with the right result, or a UserError of one clear line.
+A case passes as "right" with the right result, or as "refused" with a clear, one-line UserError.
 """
 
 import collections
@@ -19,7 +19,7 @@ from mtl import checks
 
 _VARIABLE = "MTL_FUZZ_CASES"
 _LONGEST = 2000
-# What Python, TensorFlow and protobuf say among themselves.
+# Phrases of internal errors in Python, TensorFlow and protobuf.
 _INTERNAL = re.compile(
     r"Traceback| at 0x|'?NoneType'?|object (is not|has no|cannot)|\{\{(function_)?node"
     r"|\b(Type|Key|Attribute|Index|Unicode\w+|Assertion|Recursion|Overflow|ZeroDivision)Error\b"
@@ -29,15 +29,15 @@ _INTERNAL = re.compile(
 
 
 def numbers(few: int) -> range:
-    """The numbers of the cases: so many, or those that MTL_FUZZ_CASES asks for."""
+    """Return the numbers of the cases: the first `few`, or the range in MTL_FUZZ_CASES."""
     first, _, end = os.environ.get(_VARIABLE, str(few)).rpartition(":")
     return range(int(first or 0), int(end))
 
 
 def run(name: str, few: int, case: Callable[[random.Random], str]) -> collections.Counter[str]:
-    """Runs a case for each number; {outcome: how often}.
+    """Run a case for each number; return {outcome: count}.
 
-    Fails behind the last one, with what reproduces the first of each kind of failure.
+    Fails after the last case, and tells how to repeat the first failure of each kind.
     """
     outcomes: collections.Counter[str] = collections.Counter()
     failures: dict[str, list[str]] = {}
@@ -58,7 +58,7 @@ def run(name: str, few: int, case: Callable[[random.Random], str]) -> collection
 
 
 def refused(error: checks.UserError) -> str:
-    """The line of an error; fails unless it is one clear line."""
+    """Return the message of an error; fail unless it is one clear line."""
     line = str(error)
     assert line.strip() and len(line.splitlines()) == 1 and "\n" not in line, repr(line)
     assert len(line) <= _LONGEST, line
@@ -68,7 +68,7 @@ def refused(error: checks.UserError) -> str:
 
 
 def damaged(draw: random.Random, data: bytes, splice: Sequence[bytes] = ()) -> bytes:
-    """The bytes with one to three things wrong; `splice` are pieces to be put in."""
+    """Return the bytes with one to three faults; `splice` are pieces to insert."""
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         data = _damaged_once(draw, data, draw.choice(splice or (b"",)))
     return data

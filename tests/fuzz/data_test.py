@@ -35,7 +35,7 @@ FIELDS = {
     "topics": ("string", (None,)),
     "ids": ("int64", (None,)),
 }
-# Lists with weights, in the same column or in one of their own.
+# Lists with weights, in the same column or in a separate column.
 WEIGHTED = ("topics", "ids")
 LABELS = {"y": "float32", "z": "int64", "n": "string"}
 GOOD = {
@@ -230,7 +230,7 @@ def _flat(value) -> list:
 
 
 def _same(fast, slow) -> bool:
-    """Whether the twins mean the same by two values of a field."""
+    """Return True if the values that the two readers give for a field mean the same."""
     fast, slow = _flat(fast), _flat(slow)
     return len(fast) == len(slow) and all(map(_same_one, fast, slow))
 
@@ -253,7 +253,7 @@ def _fast(feed: pipeline.Pipeline) -> list[dict]:
 
 
 def _twins(feed: pipeline.Pipeline) -> str:
-    """Reads the split by both; right where they agree, refused where both refuse the same place."""
+    """Read the split by both readers: right if they agree, refused if both refuse one place."""
     try:
         fast = _fast(feed)
     except checks.UserError as error:
@@ -281,7 +281,7 @@ def _twins(feed: pipeline.Pipeline) -> str:
 
 
 def _check_first(feed: pipeline.Pipeline, problem: str) -> None:
-    """Fails unless the records before the one that the twin names are good, and it is not."""
+    """Fail unless the record that the twin names is the first bad one."""
     before = 0
     for location, values in feed.source.scan("train", feed.spec):
         if problem.startswith(f"{location}: "):
@@ -303,7 +303,7 @@ def _check_first(feed: pipeline.Pipeline, problem: str) -> None:
 
 
 def test_lines_of_csv():
-    """Each line alone, of many tables; a case is 100 lines of one."""
+    """Read single lines of many tables; a case has 100 lines of one table."""
 
     def case(draw):
         made = _spec(draw)
@@ -409,7 +409,7 @@ def _example(draw: random.Random, made: spec.Spec) -> bytes:
 
 
 def test_records_of_tf_examples():
-    """Each record alone, of many specifications; a case is 100 records of one."""
+    """Read single records of many specifications; a case has 100 records of one specification."""
 
     def case(draw):
         made, refused = _spec(draw), 0
@@ -424,7 +424,7 @@ def test_records_of_tf_examples():
             try:
                 (fast,) = _rows([parse(tf.constant([record]))])
             except source_lib.list_refusals():
-                # Where protobuf takes what TensorFlow refuses, the pipeline asks TensorFlow.
+                # If protobuf accepts the record, the pipeline asks TensorFlow.
                 found_by_twin = isinstance(slow, str)
                 assert found_by_twin or record != whole, f"{record} of {made}: only fast refuses"
                 if found_by_twin:

@@ -110,13 +110,13 @@ def _odd_value(draw: random.Random, value: str) -> str:
 
 
 def _read_with(file: pathlib.Path) -> list[pathlib.Path]:
-    """The file and what it includes."""
+    """Return the file and the files that it includes."""
     included = _INCLUDE.findall((ROOT / file).read_text())
     return [file, *(p for name in included for p in _read_with(pathlib.Path(name)))]
 
 
 def _load(files, params):
-    """What the files describe, and what the config.gin that a run would write describes."""
+    """Return the experiment of the files; fail unless its saved config.gin describes the same."""
     with gin.unlock_config():
         made = config.load([str(file) for file in files], params)
         config.save(".")

@@ -129,7 +129,7 @@ def _places(value, path=()):
 
 
 def _changed(draw: random.Random, document):
-    """A copy of what JSON holds, with one part of it another."""
+    """Return a copy of a JSON document with one part changed."""
     document = json.loads(json.dumps(document))
     path = draw.choice(list(_places(document)))
     if not path:
@@ -153,7 +153,7 @@ def _changed(draw: random.Random, document):
 
 
 def _reply(draw: random.Random, document) -> tuple[bytes, bytes]:
-    """The body of a reply, and all its bytes."""
+    """Return the body of a reply, and all its bytes."""
     for _ in range(draw.choice((0, 1, 1, 2))):
         document = _changed(draw, document)
     body = json.dumps(document).encode()
@@ -175,7 +175,7 @@ def _framed(body: bytes, first: str = HEADS[0], headers=HEADERS[:1]) -> bytes:
 
 @contextlib.contextmanager
 def _raw_server(replies):
-    """Gives the address of what answers each request with the next of the replies, and hangs up."""
+    """Yield the address of a server that answers a request with the next reply and hangs up."""
 
     def answer(opened):
         while True:
@@ -203,18 +203,18 @@ def _is_whole(request: bytes) -> bool:
 
 
 def _asked(address, remote=None) -> dict[str, np.ndarray] | None:
-    """What a client makes of the server; None where it refuses."""
+    """Return the outputs that a client gets from the server; None if it refuses the reply."""
     try:
         return (remote or scoring.connect_server(address, CALL))(EXAMPLES)
     except checks.UserError as error:
         cases.refused(error)
-    except batches.RefusedError as error:  # Reader.explain puts it into a line of its own.
+    except batches.RefusedError as error:  # Reader.explain puts the error into a line.
         cases.refused(checks.UserError(f"x.csv lines 1 to 4: the model refused them: {error}"))
     return None
 
 
 def _check(found, said, is_whole) -> None:
-    """Fails unless the outputs are what the server said, in its types, a row for each example."""
+    """Fail unless the outputs equal the server's, in its types, with a row for each example."""
     assert set(found) == set(OUTPUTS) or not is_whole, sorted(found)
     for name, value in found.items():
         assert len(value) == len(EXAMPLES), (name, value)
@@ -254,7 +254,7 @@ def test_rest():
 
 
 def _tensors(draw: random.Random, response) -> None:
-    """Changes a message of outputs in a place or two."""
+    """Change a message of outputs in up to two places."""
     for _ in range(draw.choice((0, 1, 1, 2))):
         name = draw.choice(sorted(OUTPUTS))
         tensor = response.outputs[name]
@@ -286,7 +286,7 @@ def _tensors(draw: random.Random, response) -> None:
 
 @contextlib.contextmanager
 def _grpc_server(replies):
-    """Gives the address of what answers each call with the next of the replies, bytes."""
+    """Yield the address of a server that answers each call with the next reply, as bytes."""
     import grpc
 
     handle = grpc.unary_unary_rpc_method_handler(lambda request, context: replies.pop(0))
@@ -301,7 +301,7 @@ def _grpc_server(replies):
 
 
 def _described():
-    """What a server says of the model's signatures."""
+    """Return a server's description of the signatures of the model, as bytes."""
     from tensorflow_serving.apis import get_model_metadata_pb2
 
     described = get_model_metadata_pb2.GetModelMetadataResponse()

@@ -83,7 +83,7 @@ def _text(draw: random.Random, made: spec.Spec) -> bytes:
 
 
 def _expected(data: bytes, made: spec.Spec) -> list[dict]:
-    """What each line says, by the slow twin: {id, and the model's prediction}; a ValueError."""
+    """Return {id, values} of each line by the slow reader; raise ValueError for a bad line."""
     rows = []
     for line in data.split(b"\n"):
         if line.strip():
@@ -146,7 +146,7 @@ def test_json_lines(tmp_path):
 
 
 def _is_bad(data: bytes, made: spec.Spec) -> bool:
-    """Whether the slow twin refuses the lines as well, or there are none."""
+    """Return True if the slow reader refuses the lines as well, or if there are none."""
     try:
         return not _expected(data, made)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What lies in a run, damaged: it is read as it was written, or refused in one line."""
+"""Damaged files of a run are read as they were written, or refused in one line."""
 
 import contextlib
 import fcntl
@@ -63,7 +63,7 @@ def _run(tmp_path_factory):
 
 @contextlib.contextmanager
 def _watched(run):
-    """The state of an input of numbers, in a session of its own."""
+    """Yield the state of an input of numbers, a new session, and the next number."""
     with tf.Graph().as_default():
         iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.range(100).shuffle(9, 1))
         following = iterator.get_next()
@@ -132,8 +132,7 @@ def _balancing(run):
     return balancing_picture.group(event_files.read_record(run).curves)
 
 
-# What reads each file of a run: whatever is not refused is as it was written, but of files whose
-# content nothing hangs on.
+# {file of a run: its readers}. A reader refuses a damaged file, or returns the written content.
 READERS = {
     "statistics/statistics.json": (_statistics,),
     "statistics/vocabulary_categorical_word.txt": (_statistics, _names),
@@ -152,13 +151,13 @@ READERS = {
     "events.out.tfevents.1.x": (_balancing,),
     lock.FILE: (_locked,),
 }
-# Readers that may take what is there: a state of the input that cannot be used starts anew, and a
-# list of checkpoints may name an earlier one.
+# Readers that may return other content, because no training depends on these files. A damaged
+# list of checkpoints may also name an earlier checkpoint.
 LENIENT = (doubts.read_all_doubts, _balancing, _locked)
 
 
 def _also_right(read, name, data, found) -> bool:
-    """Whether this is right as well, besides what the file said when it was whole."""
+    """Return True if a reader may find this instead of the content of the whole file."""
     if read in LENIENT or name == "checkpoint":
         return True
     if name.endswith(".json") and f'"{checksums.KEY}"'.encode() not in data:

@@ -1,4 +1,4 @@
-"""Every setting of every part, set to what it cannot be: one line, or a value of its type.
+"""Every setting of every part gets wrong values: a one-line error, or a value of its type.
 
 The cases are the random values that each setting gets after the listed ones.
 """
@@ -45,7 +45,7 @@ def _random_value(draw, depth=3):
 
 
 def _fits(annotation, value):
-    """Whether a value is of the type that the setting declares, and TensorFlow can hold it."""
+    """Return True if a value has the declared type of the setting, and TensorFlow can hold it."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is typing.Any:
         return True

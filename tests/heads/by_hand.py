@@ -20,7 +20,7 @@ def gain(label, kind="exponential"):
 
 
 def dcg(labels, kind, k=None):
-    """Of labels in the order of their ranks."""
+    """Return the discounted cumulative gain of labels in the order of their ranks."""
     return sum(gain(y, kind) / math.log2(2 + i) for i, y in enumerate(labels[:k]))
 
 

@@ -335,7 +335,7 @@ def test_the_floor_holds_over_20_seeds_of_equal_rows(kind):
             for share, mean, covariance in zip(shares, means, covariances, strict=True)
         ]
         loss = -np.log(np.sum(densities, axis=0)).mean()
-        # Some components go down to the floor: the bound is what stops them.
+        # Some components shrink to the floor; only the bound stops them.
         assert best - 1e-3 < loss < best + 8
 
 
@@ -406,5 +406,5 @@ def test_wrong_sizes(sizes):
 
 
 def test_what_mixes_rows_refuses_it():
-    """By this: the density of a mixed row is that of no row."""
+    """Mixing needs an `ExampleHead`: the density of a mixed row belongs to no row."""
     assert not isinstance(make(), types.ExampleHead)

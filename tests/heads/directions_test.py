@@ -1,4 +1,4 @@
-"""Which metrics are better high and which low, against predictions that are good and bad."""
+"""Declared directions of metrics (higher is better or not) agree with good and bad predictions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ def test_every_metric_with_an_order_is_better_of_better_predictions(case):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Lifted(heads.Binary):
-    """A head of one's own, with a metric more and another main one."""
+    """A custom head with an additional metric, which is its main metric."""
 
     directions: ClassVar[Mapping[str, bool]] = {"lift/*": True, **heads.Binary.directions}
 

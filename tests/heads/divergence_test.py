@@ -1,4 +1,4 @@
-"""How far predictions are apart, against scipy, and logits that are recovered from predictions."""
+"""Divergences of predictions agree with SciPy; logits are recovered from predictions."""
 
 import numpy as np
 import pytest
@@ -85,5 +85,5 @@ def test_logits_are_recovered_from_predictions(head, size, _):
         found, distance = session.run([again, head.divergence(tf.constant(logits), again)])
     assert found.shape == logits.shape
     np.testing.assert_allclose(distance, np.zeros(50), atol=1e-5)
-    if not isinstance(head, heads.MultiClass):  # Whose logits have a free constant.
+    if not isinstance(head, heads.MultiClass):  # Its logits have a free constant.
         np.testing.assert_allclose(found, logits, rtol=2e-3, atol=2e-3)

@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 
 def drawn(count=60, num_groups=12, seed=0, ties=True):
-    """Keys in any order, scores of which some are equal, labels and weights of which some are 0."""
+    """Draw keys in any order, scores with ties, labels and weights; some of the last two are 0."""
     random = np.random.default_rng(seed)
     scores = random.normal(size=count).astype("f")
     if ties:
@@ -54,7 +54,7 @@ def test_losses_and_their_gradients_are_those_of_the_formulas(kind, gain):
 
 
 def test_the_gradient_of_lambdarank_is_that_of_weighted_pairs():
-    """Of two rows: |change of NDCG| sigmoid(s_j - s_i), by hand."""
+    """The gradient of two rows is |change of NDCG| sigmoid(s_j - s_i)."""
     ranking = heads.Ranking(name="y", group="query", loss_type="lambdarank")
     labels = {"query": np.array([1, 1]), "y": np.array([0, 1])}
     loss, gradient = harness.loss(ranking, [[1.0], [0.5]], labels)
@@ -119,7 +119,7 @@ def test_gauc_of_a_binary_head_is_not_the_mean_over_batches():
 
 
 def test_large_groups_of_equal_scores_have_exact_reciprocal_ranks():
-    """Of n equal scores with r hits, the first hit has rank (n + 1) / (r + 1) in the mean."""
+    """Among n equal scores with r hits, the first hit has the mean rank (n + 1) / (r + 1)."""
     count = 5000
     labels = (np.arange(count) % 1250 == 0).astype("i8")
     given = {"query": np.zeros(count, "i8"), "y": labels}

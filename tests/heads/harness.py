@@ -1,4 +1,4 @@
-"""Runs a head on NumPy values in a graph of its own."""
+"""Runs a head on NumPy values in a new graph."""
 
 import re
 
@@ -11,7 +11,7 @@ ZERO_WITH_AREAS = ("auc_error_bound", "nan_predictions", "pr_auc_error_bound")
 
 
 def assert_zero(metrics, names):
-    """The metrics that say what is wrong with others say nothing."""
+    """Fail unless these metrics, which warn of errors in other metrics, are 0."""
     assert {name: metrics[name] for name in names} == dict.fromkeys(names, 0)
 
 
@@ -64,9 +64,9 @@ def _dtype(value):
 
 
 def label_error(error):
-    """What `values.require` said when the graph ran, as one line `<text> <label>`; else None.
+    """Return the message of `values.require` in an error as a line `<text> <label>`, or None.
 
-    TensorFlow shows text and label in brackets, with quotes escaped, among a stack trace.
+    TensorFlow shows text and label in brackets, with quotes escaped, within a stack trace.
     """
     found = re.search(r"assertion failed: \[(head \\'.*)\] \[(.*?)(\.\.\.)?\]$", str(error), re.M)
     if not found:

@@ -29,7 +29,7 @@ def _compose(head, logits):
 
 
 def _log_odds(a, b):
-    """Of both, in float64: log p, and log(1 - p) as that of the ways to fail."""
+    """Return log p - log(1 - p) in float64; 1 - p is the sum over both ways to fail."""
     log_p = scipy.special.log_expit
     one, other = log_p(-a), log_p(a) + log_p(-b)
     return log_p(a) + log_p(b) - np.logaddexp(one, other)

@@ -106,7 +106,7 @@ def test_the_first_k_take_in_ties_by_their_chance():
     orders = list(itertools.permutations(range(4)))
     for k in (1, 2, 3):
         hits = np.zeros(40)
-        for order in orders:  # What comes first in `order` wins a tie.
+        for order in orders:  # The first class in `order` wins a tie.
             ranked = [sorted(order, key=lambda c: -row[c])[:k] for row in logits]  # noqa: B023
             hits += [target in first for target, first in zip(targets, ranked, strict=True)]
         with tf.Graph().as_default(), tf1.Session() as session:

@@ -110,7 +110,7 @@ def test_a_density_beside_a_head_with_labels_and_samples_of_a_number(tmp_path):
     samples = outputs["size/samples"]
     share = np.mean((low < samples) & (samples < high))
     assert share == pytest.approx(0.8, abs=0.1)
-    # What else comes along with the predictions changes no draw.
+    # Fields that are kept beside the predictions change no draw.
     kept = verbs.predict(runs["both"], str(tmp_path / "both"), "test", "latest", ["size", "x"])
     predicted = np.stack([row["size/samples"] for row in kept])
     np.testing.assert_allclose(samples, predicted, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ from tests import tiny
 
 
 def make(**run):
-    """Four heads of one number, and a time that half of the rows have not reached yet."""
+    """Return an experiment with four heads for one number; half of the rows are censored."""
     rng = np.random.default_rng(4)
     more = {}
     for split, rows in tiny.SPLITS.items():

@@ -15,7 +15,7 @@ from tests.heads import by_hand
 
 @pytest.mark.slow
 def test_a_search_log_becomes_a_model_that_ranks(tmp_path, monkeypatch):
-    """Metrics are those of whole queries, whatever the batches, and stages of use agree."""
+    """Metrics of whole queries agree with the predictions, whatever the batches."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "make_searches.py").write_text(pages.read_block("ranking.md", "python"))
     (tmp_path / "searches.gin").write_text(pages.read_block("ranking.md", "gin"))

@@ -27,7 +27,7 @@ def stream(labels, logits, weights, num_batches=3):
 
 
 def exact(labels, logits, weights):
-    """What scikit-learn says of finite scores."""
+    """Return the areas that scikit-learn computes for finite scores."""
     return {
         "auc": sklearn_metrics.roc_auc_score(labels, logits, sample_weight=weights),
         "pr_auc": sklearn_metrics.average_precision_score(labels, logits, sample_weight=weights),
@@ -102,7 +102,7 @@ def test_classes_are_ranked_apart_and_those_of_one_label_left_out():
 def test_more_scores_than_can_be_told_apart_stay_within_the_bound(order, monkeypatch):
     monkeypatch.setattr(ranking, "MAX_CELLS", 64)
     labels, logits, weights = drawn(9000, -6, 0.01)
-    if order == "ascending":  # What comes first says nothing about what comes later.
+    if order == "ascending":  # The first scores tell nothing about later scores.
         rows = np.argsort(logits)
         labels, logits, weights = labels[rows], logits[rows], weights[rows]
     got = stream(labels, logits, weights, 9)

@@ -136,7 +136,7 @@ def test_wrong_prior_of_counts():
 
 @pytest.mark.parametrize("loss_type", ["squared", "absolute", "huber", "log_cosh"])
 def test_the_error_of_a_large_integer_is_exact(loss_type):
-    """2^24 + 1 is no float32: its error would be 0, or one too large."""
+    """A float32 cannot hold 2^24 + 1: the error would be 0, or one too large."""
     labels = np.array([2**24 + 1, 2**24 + 3, -(2**63), 2**30 + 33], np.int64)
     logits = np.array([2**24, 2**24 + 4, 5, 2**30], "f")
     head = heads.Regression(name="price", loss_type=loss_type)

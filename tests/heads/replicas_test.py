@@ -88,4 +88,4 @@ def test_metrics_of_two_replicas_are_those_of_one(tmp_path):
     names = [name for name in alone if "/" in name]
     assert len(names) > 40, names
     both = [[metrics[name] for name in names] for metrics in (together, alone)]
-    np.testing.assert_allclose(*both, rtol=0, atol=1e-5)  # Where one is NaN, both are.
+    np.testing.assert_allclose(*both, rtol=0, atol=1e-5)  # A NaN equals a NaN.

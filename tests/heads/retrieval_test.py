@@ -40,7 +40,7 @@ def loss_by_hand(vectors, labels, counts, query):
             if i != j and same:
                 continue
             score = vectors[i, :4] @ vectors[j, 4:] / 0.5
-            if counts:  # An item that was never counted is taken for one that was seen once.
+            if counts:  # An item without a count has a count of 1.
                 share = counts.get(int(labels["item"][j]), 1) / sum(counts.values())
                 score -= np.log(share)
             terms[j] = score
@@ -116,7 +116,7 @@ def test_drawn_items_are_negatives_by_their_share_of_the_mixture(query, tmp_path
 
 
 def test_the_sum_over_drawn_items_is_that_over_all_items_in_the_mean(tmp_path):
-    """Of one row, and of draws that are as often each item as they are in the mean."""
+    """The sum of a single row, if every item is drawn exactly as often as expected."""
     count, random = 1000, np.random.default_rng(1)
     found = fitted_with_drawn(COUNTS, tmp_path, 1.0, item_counts=COUNTS)
     scores = random.normal(size=5)
@@ -132,7 +132,7 @@ def test_the_sum_over_drawn_items_is_that_over_all_items_in_the_mean(tmp_path):
     loss, _ = harness.loss(found, vectors, labels)
     times = (count + 1) * COUNTS[1] / 100
     others = np.exp(np.delete(scores, 1)).sum()
-    # That of row j's own item is divided by how often it is expected, as in both papers.
+    # The term of the row's own item is divided by its expected count, as in both papers.
     expected = np.log1p(times * others / np.exp(2 * 0.5 * scores[1]))
     assert loss == pytest.approx(expected, abs=0.01)
 

@@ -54,7 +54,7 @@ def found():
 
 
 def _place(trees, batches):
-    """Placeholders for the fields, and what to feed for each of the batches."""
+    """Return placeholders for the fields, and the values to feed for each of the batches."""
     placed, feeds = [], [{} for _ in batches]
     for tree in trees:
         tensors = {}

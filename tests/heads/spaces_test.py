@@ -17,7 +17,7 @@ RANDOM = np.random.default_rng(0)
 N = 60
 CLICK = RANDOM.integers(-1, 2, N)
 ORDER = np.where(CLICK == 1, RANDOM.integers(-1, 2, N), 0)
-ORDER[CLICK == -1] = 1  # Whether it counts is not known, so it is no mistake.
+ORDER[CLICK == -1] = 1  # An outcome is valid if the click is unknown.
 WEIGHT = np.where(CLICK == 1, RANDOM.uniform(0.5, 2, N), np.nan).astype(np.float32)
 LOGITS = RANDOM.normal(size=(N, 1)).astype(np.float32)
 INSIDE = CLICK == 1
@@ -45,7 +45,7 @@ def _run(head, logits, labels):
 
 @pytest.fixture(scope="module")
 def cut_out():
-    """What the rows inside are worth to a head without a space."""
+    """Return loss, gradient, weights and metrics of the inner rows, from a head without a space."""
     plain = heads.Binary(name="order", weight="weight")
     labels = {"order": ORDER[INSIDE], "weight": WEIGHT[INSIDE]}
     metrics = harness.evaluate(plain, LOGITS[INSIDE], labels, 1)
@@ -126,7 +126,7 @@ def test_many_heads_within_a_space_are_as_they_are_one_by_one():
 
 @pytest.mark.medium
 def test_what_a_head_learns_of_the_labels_is_of_those_inside():
-    """Counts and moments, from two batches; those of all rows keep names of their own."""
+    """Counts and moments come from two batches; their names tell the space."""
     labels = {"kind": np.array([0, 1, 1, 2, 2, 2]), "size": np.arange(6, dtype=np.float32)}
     labels["click"] = np.array([1, 1, 0, 0, 1, -1])
     objective = softmax.CrossEntropy(margin=softmax.LDAM())

@@ -72,7 +72,7 @@ def test_survival_and_the_mean_time_without_an_event():
 
 
 def find_interval(time, seen):
-    """Where a row's time lies as the class counts it, and whether an event ends it there."""
+    """Return the interval of a row's time as the class counts it, and True if an event ends it."""
     if seen and time <= ENDS[-1]:
         return np.searchsorted(ENDS, time, side="left"), True
     return np.searchsorted(ENDS, time, side="right"), False

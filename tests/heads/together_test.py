@@ -38,7 +38,7 @@ def _run(function, logits, labels, num_batches=1):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Logits and labels, with gaps, ties, a task without labels and one with NaN as a logit."""
+    """Return logits and labels with gaps, ties, a task without labels, and a NaN as a logit."""
     random = np.random.default_rng(0)
     logits = {h.name: random.normal(size=(50, 1)).round(1).astype(np.float32) for h in _HEADS}
     labels = {h.label: random.integers(-1, 2, 50) for h in _HEADS}
@@ -48,7 +48,7 @@ def rows():
 
 
 def _alone(function):
-    """What a function of the model's heads gives of each head by itself."""
+    """Return a function that calls `function` for each head by itself, and joins the results."""
 
     def all_of_them(logits, labels):
         made = {}
@@ -91,7 +91,7 @@ def test_their_labels_weigh_what_they_weigh_alone(rows):
 
 
 def _list_exported(used, logits, labels):
-    """What is predicted, and what an export answers beside it: {name: [B, ...]}."""
+    """Return the predictions, and the outputs of an export: {name: [B, ...]}."""
     del labels
     found = together.build_predictions(used, logits)
     outputs = together.build_export_outputs(used, logits, found)
@@ -121,7 +121,7 @@ def test_they_predict_together_what_they_predict_alone(rows, monkeypatch):
             return _list_exported(_HEADS, logits, labels)
 
     made = _run(functools.partial(predict, may_stack=True), *rows)
-    # All that are equal at once, and the other one for what is predicted and what is exported.
+    # Equal heads are built once; the other head is built for predictions and for the export.
     assert [head.name for head in built] == ["t0", "t5", "t5"]
     alone = _run(functools.partial(predict, may_stack=False), *rows)
     assert len(built) == 3 + 2 * len(_HEADS)

@@ -1,4 +1,4 @@
-"""What a label means: which class a number names, and which values mark a missing one."""
+"""The meaning of labels: the class that a number names, and the marks of missing labels."""
 
 import dataclasses
 

@@ -31,7 +31,7 @@ ENCODERS = {
     "evolution": histories.InterestEvolution(units=3),
     "bst": histories.Transformer(dimension=4, num_heads=2, num_blocks=2, joins_target=True),
 }
-# What the target tells is left where no event has happened.
+# These encode an empty history as 0; "bst" still adds the target.
 _EMPTY_IS_ZERO = set(ENCODERS) - {"bst"}
 
 
@@ -41,7 +41,7 @@ def _draw(variable):
 
 
 class _Encoded:
-    """An encoder in a session of its own, with variables that are drawn by their names."""
+    """An encoder in a separate session; the name of a variable seeds its values."""
 
     def __init__(self, encoder, width=SIZE):
         with tf.Graph().as_default() as graph:
@@ -62,11 +62,11 @@ class _Encoded:
         self.variables = self._session.run(variables)
 
     def encode(self, events=EVENTS, target=TARGET):
-        """What comes of each row, [B, width]."""
+        """Return the encoding of each row, [B, width]."""
         return self._run(self._made, events, target)
 
     def differentiate(self, events=EVENTS):
-        """A weighted sum of all outputs, and its gradients by the events and each variable."""
+        """Return a weighted sum of outputs, and its gradients by the events and each variable."""
         return self._run((self._loss, self._gradients), events, TARGET)
 
     def _run(self, fetches, events, target):

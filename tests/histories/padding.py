@@ -8,13 +8,13 @@ from tests import signatures
 
 
 def assert_padding_changes_nothing(made, model_dir, rows, fillers):
-    """Rows of two widths get the same bits, and what the first rows get in process.
+    """Fail unless rows of two widths get the same bits, and the predictions made in process.
 
     Args:
       made: the experiment.
-      model_dir: of its run.
+      model_dir: the folder of its run.
       rows: {feature: values of the first rows of the held-out split}.
-      fillers: {feature that is a list: what stands behind its values}.
+      fillers: {feature that is a list: the value that pads it}.
     """
     (version,) = (model_dir / "export" / "latest").iterdir()
     served = signatures.load(version, "raw")

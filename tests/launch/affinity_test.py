@@ -1,4 +1,4 @@
-"""`launch.affinity` on a run whose measurements are made up, and what can be typed wrong."""
+"""`launch.affinity` on a run whose measurements are made up, and mistyped arguments."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""What launchers say before they need TensorFlow, whose import takes seconds."""
+"""Launchers show help and mistakes before they import TensorFlow, which takes seconds."""
 
 import json
 import resource

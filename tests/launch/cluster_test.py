@@ -158,7 +158,7 @@ def _assert_close(model_dir, expected, rtol):
 
 @pytest.fixture(scope="module")
 def started(launch_in, tmp_path_factory):
-    """A folder with a run that made one step, and one in one process that starts from it."""
+    """A folder with a one-step run, and a run in a single process that starts from it."""
     directory = tmp_path_factory.mktemp("cluster")
     toy.write(directory)
     _add_tags(directory / "data")
@@ -355,7 +355,7 @@ def test_members_end_with_a_launcher_that_is_killed(started):
 
 
 def _wait_for(sign):
-    """What a member says once it trains."""
+    """Wait until a member trains, and return the content of its sign."""
 
     def trains():
         return sign.exists() and json.loads(sign.read_text())["phase"] == members.TRAINING

@@ -1,4 +1,4 @@
-"""What a shell completes: the verbs, and the flags that the launchers' own help lists."""
+"""A shell completes the verbs, and the flags that the help of each launcher lists."""
 
 import re
 import shutil

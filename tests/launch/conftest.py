@@ -40,7 +40,7 @@ def environment():
 
 
 def run_process(cwd, *argv) -> Result:
-    """A process of its own."""
+    """Run a module in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", *argv], cwd=cwd, env=environment(), capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""The command `mtl` runs the launchers, and says what it knows."""
+"""The command `mtl` runs the launchers, and lists its verbs."""
 
 import pathlib
 import re

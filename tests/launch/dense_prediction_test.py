@@ -16,7 +16,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, launch_in):
-    """Where the recipe ran, with fewer steps."""
+    """The folder of a run of the recipe with fewer steps."""
     folder = tmp_path_factory.mktemp("recipe")
     (folder / "rooms.gin").write_text(re.search(r"```gin\n(.*?)```", PAGE, re.S).group(1))
     with pytest.MonkeyPatch.context() as patch:

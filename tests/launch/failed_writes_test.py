@@ -1,7 +1,7 @@
 """Writes of each verb fail one by one, as on a disk that has just become full.
 
-The verb says so in one line, or does without the file and tells that. What lay there before stays
-whole, nothing half-written is left, and the same command works once there is room.
+The verb ends with a one-line error, or works without the file and says so. Earlier files stay
+whole, no partial file is left, and the same command works once there is room.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.launch import toy
 pytestmark = pytest.mark.medium
 
 _EARLIER = b"".join(b"of an earlier command, line %d\n" % i for i in range(100))
-# How many writes of a verb fail, each in a run of its own; a training has about 150.
+# The number of writes of a verb that fail, each in a separate run; a training has about 150.
 _COUNT = int(os.environ.get("MTL_WRITES", "1"))
 _FULL = "No space left on device"
 _TRAINED = (
@@ -79,7 +79,7 @@ def outputs(folder):
 
 
 def names(folder):
-    """What lies there; versions of an export and event files are named by the time."""
+    """Return the names in a folder, without the times in names of exports and event files."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*"))
     return {re.sub(r"\d{9,}[^/]*", "TIME", name) for name in found}
 
@@ -97,7 +97,7 @@ class Case:
         self._sizes = {output.name: output.stat().st_size for output in outputs(at)}
 
     def run(self, failing):
-        """Runs the verb in a copy of its own; returns the copy, and how the verb ended."""
+        """Run the verb in a new copy; return the copy, and the result of the verb."""
         at = self._folder / f"failing_{failing}"
         shutil.copytree(self._trained, at)
         return at, self._launch(at, failing)

@@ -1,10 +1,9 @@
-"""Runs launchers in forks of one process that has imported TensorFlow, which takes seconds.
+"""Runs launchers in forks of a process that has imported TensorFlow, which takes seconds.
 
 Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null, "failing_write": []}
-and answers {"code": 2, "cpu_secs": 1.5}; argv is what follows `python -m`, and the fork writes
-<output>.out and <output>.err, and no file beyond `file_bytes`. `failing_writes.fail_at` gets
-`failing_write`.
-The processes that `launch.cluster` starts are forks of that fork.
+and answers {"code": 2, "cpu_secs": 1.5}. `argv` holds the words after `python -m`. The fork writes
+<output>.out and <output>.err, and no file larger than `file_bytes`. `failing_writes.fail_at` gets
+`failing_write`. The processes that `launch.cluster` starts are forks of that fork.
 """
 
 import json
@@ -19,7 +18,7 @@ import time
 
 from absl import flags
 
-# What takes the time; the first keeps TensorFlow's notices off the screen.
+# These imports take seconds; the first one keeps TensorFlow's notices off the screen.
 import launch.app  # noqa: F401
 import mtl.verbs  # noqa: F401
 from tests import forks, quick_graphs
@@ -93,7 +92,7 @@ class Member:
 
 
 def _forget():
-    """What the launcher set in its own process."""
+    """Reset the signals, loggers and flags that the launcher has set in its process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.getLogger("mtl").handlers.clear()

@@ -47,7 +47,7 @@ def type_page(launch_in, tmp_path):
 def test_a_page_is_five_to_eight_steps_to_type(name):
     text = (DOCS / f"{name}.md").read_text()
     start, *steps, rest = re.split(r"^## ", text, flags=re.M)
-    assert len(re.findall(r"\.(?=\s)", start)) >= 2  # What you will have at the end.
+    assert len(re.findall(r"\.(?=\s)", start)) >= 2  # The start describes the result.
     assert [step.partition(".")[0] for step in steps] == [f"{n}" for n in range(1, len(steps) + 1)]
     assert 5 <= len(steps) <= 8
     assert all("\n```" in step for step in steps)

@@ -1,4 +1,4 @@
-"""Train, evaluate, predict and export through the command line, and what can go wrong there."""
+"""The command line trains, evaluates, predicts and exports; mistakes end in a one-line error."""
 
 import importlib.util
 import json
@@ -583,7 +583,7 @@ def test_digits_in_a_process_of_its_own(tmp_path):
     result = conftest.run_process(tmp_path, "launch.train", *args, *params)
     assert result.code == 0, result
     assert metrics(result.out)["digit/accuracy"] > 0.5
-    # Of TensorFlow's own only a notice that 2.18 to 2.20 print whatever the log level.
+    # TensorFlow prints only a notice, in 2.18 to 2.20, which no log level turns off.
     known = r"Training to|step |WARNING: All log messages before absl|I0000 .* MLIR V1 optimization"
     assert [line for line in result.err.splitlines() if not re.match(known, line)] == []
 

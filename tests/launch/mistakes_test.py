@@ -1,4 +1,4 @@
-"""What a user can get wrong, through the real command line: one line, exit code 2, no leftovers."""
+"""Mistakes on the real command line: each gives one line and exit code 2, and leaves no files."""
 
 import dataclasses
 import gzip
@@ -856,7 +856,7 @@ def files(directory):
 
 
 def left_behind(directory, checkpoints):
-    """What a run that made steps leaves: all of `run`, whose last checkpoint can be read."""
+    """Return the files of a run with steps; fail unless its last checkpoint can be read."""
     run = directory / "run"
     if not checkpoints:
         return {}

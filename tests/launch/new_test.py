@@ -68,7 +68,7 @@ def test_the_file_trains_as_it_is_and_a_leak_is_no_input(run, tmp_path):
 
 
 def _read_statements(file):
-    """What stands in a gin file: the kinds of its statements, and their modules or keys."""
+    """Return the kind of each statement of a gin file, and its module or key."""
     text = file.read_text(encoding="utf-8")
     found = [statement for _, statement, _ in gin_files._statements(str(file), text)]
     return [(type(s).__name__, getattr(s, "module", getattr(s, "arg_name", ""))) for s in found]

@@ -17,7 +17,7 @@ import time
 from tests import pages
 from tests.launch import conftest
 
-# What nobody types here, and why: every other command of a page runs.
+# {command that the reader skips: the reason}. All other commands of a page run.
 _NOT_RUN = {r"make test": "it runs these tests", r"make demo": "it installs"}
 _JOB_SECS = 120.0
 
@@ -106,7 +106,7 @@ class Job:
             self._process = _start(command.rstrip("& "), folder, output)
 
     def read_until(self, expected):
-        """Return what it has printed, once that is what a page expects, or after a while."""
+        """Return the output as soon as it has the expected lines, or after some time."""
         end = time.monotonic() + _JOB_SECS
         while time.monotonic() < end and self._process.poll() is None:
             if pages.find_missing(expected, self._path.read_text()) is None:

@@ -1,4 +1,4 @@
-"""What README and the page on transfer say to type works, and prints the same."""
+"""README's commands print the output shown there; the examples of the transfer page work."""
 
 import random
 import re

@@ -86,7 +86,7 @@ def make_tower(width: int = 3, depth=2):
 
 @pytest.fixture
 def ours(tmp_path, monkeypatch):
-    """A package of one's own, ours_of_parts, with a module towers."""
+    """Yield the folder of a user's package, ours_of_parts, with a module towers."""
     package = tmp_path / "ours_of_parts"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -56,7 +56,7 @@ def test_prunes_in_rounds(directory, launch_in):
     assert shown[1:] == ["all weights", "round_1, 90.0% cut", "round_1_shuffled, 90.0% cut"]
     assert "Round 1 of 1, in tickets/round_1" in result.err
     config = launch_in(directory, "evaluate", "--model_dir", "tickets/round_1")
-    assert config.code == 0, config  # The folder is that of a run.
+    assert config.code == 0, config  # The folder holds a run.
 
 
 def test_one_process_prunes_a_run(directory, monkeypatch):

@@ -1,4 +1,4 @@
-"""`launch.report`, `compare` and `explain` on runs of the toy, and what can be typed wrong."""
+"""`launch.report`, `compare` and `explain` on runs of the toy, also with wrong arguments."""
 
 import csv
 import json

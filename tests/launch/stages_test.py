@@ -50,7 +50,7 @@ def directory(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(launch_in, tmp_path_factory):
-    """A directory in which the stages are done, and what they said."""
+    """Return a directory with both stages trained, and the result of the command."""
     directory = tmp_path_factory.mktemp("stages")
     write(directory)
     result = launch_in(directory, "stages", *ARGS)

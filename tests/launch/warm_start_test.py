@@ -1,4 +1,4 @@
-"""Transfer through the command line: what a run would start from, and what it did start from."""
+"""Transfer through the command line: the announced and the actual start of the variables."""
 
 import re
 

@@ -37,7 +37,7 @@ def _run(batches, groups, count, rows_served=None):
 
 
 def _find_moments(values, groups, group):
-    """The moments of a group: those of all rows stand in for what it lacks, in float64."""
+    """Return a group's moments in float64; a small group mixes in the moments of all rows."""
     values = values.astype(np.float64)
     own = values[groups == group]
     share = min((len(own) - 1) / 15, 1)

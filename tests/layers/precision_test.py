@@ -69,7 +69,7 @@ def _gradients(trunk, settings, factor=1.0):
 
 
 def _error(actual, expected):
-    """Of all gradients together, relative to their norm."""
+    """Return the error of all gradients together, relative to their norm."""
     assert actual.keys() == expected.keys()
     assert all(value.dtype == np.float32 for value in actual.values())
     wrong, right = (
@@ -79,7 +79,7 @@ def _error(actual, expected):
     return wrong / right
 
 
-# Of bfloat16: rounding moves units over the edge of their relu, the more layers there are.
+# The largest errors of bfloat16: rounding moves units over the edge of a relu, more with depth.
 MOST = {"MLP": 0.03, "Convnet": 0.1, "ResNet": 0.3, "Keras": 0.03}
 
 
@@ -244,7 +244,7 @@ def _step_of(name, settings, size=1.0):
 
 @pytest.mark.parametrize("name", SURGERIES)
 def test_balancing_sees_gradients_that_are_not_scaled(name):
-    """Of tasks, of examples, at the representation; in slices."""
+    """Gradients of tasks, of examples, and at the representation; with slices and without."""
     moves, norms = [], []
     for settings in (precision.PLAIN, SMALL):
         with tf.Graph().as_default():

@@ -16,7 +16,7 @@ COSTS = np.array([2.0, -1.0, 0.5, 3.0])
 
 
 def _cost(logits):
-    """Of each of four outcomes; it depends on the logits too."""
+    """Return the costs of the four outcomes, which depend on the logits too."""
     return COSTS * tf.sin(logits[0] + tf.range(4, dtype=tf.float64))
 
 

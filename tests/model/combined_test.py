@@ -31,7 +31,7 @@ def test_the_mean_gain_is_a_mean_over_tasks_of_means_over_their_metrics():
     part = combined.MeanGain(
         baselines={"a/auc": 0.8, "a/average_loss": 0.4, "b/rmse": 1.0, "b/log": -4.0}
     )
-    # A log-likelihood of -3 is better than one of -4: its sign does not turn that around.
+    # A log-likelihood of -3 is better than -4; the negative sign does not reverse the order.
     expected = ((0.125 + 0.25) / 2 + (-0.5 + 0.25) / 2) / 2
     np.testing.assert_allclose(combine(part), expected, rtol=1e-6)
     alone = combined.MeanGain(baselines={"a/auc": 0.8, "a/average_loss": 0.4, "b/rmse": 1.0})

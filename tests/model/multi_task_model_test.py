@@ -201,7 +201,7 @@ def test_weights_scale_what_is_trained_and_not_what_is_evaluated():
 
 
 def _gradients(batch, task):
-    """{name: gradient} of one task's loss over these rows: what a step at rate 1 takes away."""
+    """Return {name: gradient} of a task's loss on these rows, read off a step at rate 1."""
     only = weighting.Fixed(weights={name: float(name == task) for name in ("sign", "size")})
     made = _model(networks.MLP(layers=[5]), learning_rate=1.0, weighting=only)
     (before, _), (after, _) = _train(made, {name: value[None] for name, value in batch.items()})

@@ -1,4 +1,4 @@
-"""What a plain training step enters: features that a run does not use are not among it."""
+"""A plain training step calls no code of features that the run does not use."""
 
 import pathlib
 import sys

@@ -31,7 +31,7 @@ def test_norms_are_those_of_our_model():
             (expected, of_batch), (found, batch) = session.run([ours[:2], own[:2]])
     assert found.keys() == expected.keys()
     for name in found:
-        if np.isnan(found[name]).all():  # Which only a head knows.
+        if np.isnan(found[name]).all():  # Only a head can compute this.
             assert name.startswith(("el2n/", "margin/", "label/", "prediction/"))
         else:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, err_msg=name)

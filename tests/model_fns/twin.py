@@ -66,7 +66,7 @@ def batch_norm(inputs, name, training, momentum=0.99):
 
 
 def build_logits(rows, training):
-    """{task: [B]}, and what the tasks share."""
+    """Return {task: logits [B]}, and the output of the shared layer."""
     with tf1.variable_scope("network"):
         with tf1.variable_scope("trunk"):
             hidden = dense(rows["x"], 8, "hidden_0", use_bias=False)
@@ -136,7 +136,7 @@ def our_estimator(model_dir, **settings):
 
 
 def configure(model_dir):
-    """Sessions as those of our runs, and checkpoints by Estimator."""
+    """Return a configuration with the sessions of our runs, and with checkpoints by Estimator."""
     return estimators.build_config(ours(), str(model_dir)).replace(
         save_checkpoints_steps=EVERY, save_summary_steps=None, log_step_count_steps=None
     )

@@ -1,4 +1,4 @@
-"""What event files hold, after restarts and with values that are not finite."""
+"""The content of event files after restarts, and with values that are not finite."""
 
 import math
 

@@ -99,7 +99,7 @@ def test_pandas_reads_it_in_one_call(run):
 
 
 def _is_taken(folder):
-    """Whether somebody changes files of a folder in turns."""
+    """Return True if somebody holds the lock of a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,7 +68,7 @@ def test_a_mask_concerns_its_task_alone():
 
 
 def test_the_gradient_of_a_mask_goes_to_its_scores():
-    """Beside a network whose masks are variables of their own."""
+    """The scores receive the gradient of the masks."""
     network = networks.SharedBottom(trunk=networks.MLP(layers=[4]))
     part = networks.Piggyback(network=network, added=["size"], kernels=["hidden_0/kernel$"])
     x = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
@@ -95,7 +95,7 @@ def test_the_gradient_of_a_mask_goes_to_its_scores():
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory):
-    """The folders of a run of two tasks, and of one that adds the third."""
+    """Train two tasks, then a run that adds the third; return the folder and both experiments."""
     root = tmp_path_factory.mktemp("piggyback")
     first = tiny.make(network=SHARED)
     heads = first.model.heads
@@ -178,7 +178,7 @@ def test_settings_that_do_not_fit_the_tasks(settings, says):
 
 
 def test_free_weights_change_no_packed_task_that_is_quantised():
-    """The scale of few bits is that of the weights that a task keeps."""
+    """The scale of quantised weights depends only on the weights that a task keeps."""
     four = quantization.Quantization(weights={"^network/trunk/": quantization.Uniform(bits=4)})
     packed = networks.PackNet(network=SHARED, order=["sign", "size"])
     x = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
@@ -317,7 +317,7 @@ def test_a_finished_run_that_is_pruned_has_free_weights(tmp_path):
 @pytest.mark.medium
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_a_task_that_finds_no_free_weight_is_refused(is_packed, tmp_path):
-    """After a run without pruning, or one that shares nothing out."""
+    """The earlier run is a PackNet without pruning, or a pruned network without PackNet."""
     first = _pack_shortly(["sign"], [])
     if not is_packed:
         plain = dataclasses.replace(first.model, network=SHARED, pruning=_cut_at(1))

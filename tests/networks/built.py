@@ -1,4 +1,4 @@
-"""Networks and trunks, built in a graph of their own, to compare with NumPy."""
+"""Networks and trunks, each built in a new graph, to compare with NumPy."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,10 +14,10 @@ X = np.random.default_rng(0).normal(size=[7, 5]).astype(np.float32)
 
 
 class Built:
-    """A network in a graph of its own, with its values and gradients.
+    """A network in a new graph, with its values and gradients.
 
-    `change` maps the first values of the variables to those that are used; `apart` builds tasks by
-    themselves, as under a surgery.
+    `change` maps the initial values of the variables to other values; `apart` builds each task
+    separately, as under a surgery.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Built:
 
 
 class OneTask:
-    """A trunk as the network of one task, "only"."""
+    """A network with a single task, "only", whose tower is a trunk."""
 
     def __init__(self, part):
         self._part = part
@@ -70,7 +70,7 @@ class OneTask:
 
 
 def build_trunk(part, inputs, **settings):
-    """Return what a trunk gives, and {variable: value} without the scope "network"."""
+    """Return the output of a trunk, and {variable: value} without the scope "network"."""
     made = Built(OneTask(part), inputs=inputs, tasks=("only",), **settings)
     values = {name.removeprefix("network/"): value for name, value in made.values.items()}
     return made.towers["only"], values

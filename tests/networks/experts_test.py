@@ -1,4 +1,4 @@
-"""Networks of experts and gates: their equations, and what is whose."""
+"""Networks of experts and gates: equations, and variables of single tasks and of all tasks."""
 
 import dataclasses
 import re
@@ -135,7 +135,7 @@ def test_copies_at_once_are_those_built_one_by_one(network, devices, monkeypatch
             own, gradient = (
                 np.zeros_like(value)
                 if made.gradients[task][name] is None
-                # Nothing depends on it, or it is stacked with what something depends on.
+                # No loss depends on the variable; in a stack, its gradient is 0 instead.
                 else made.gradients[task][name]
                 for made in (same, together)
             )

@@ -1,4 +1,4 @@
-"""A transformer over columns: its equations, its symmetry, and what its last block leaves out."""
+"""A transformer over columns: its equations, its symmetry, and its shortened last block."""
 
 import numpy as np
 import pytest

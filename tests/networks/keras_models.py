@@ -18,7 +18,7 @@ def _layers(dropout=0.1):
 
 
 def functional(trainable: bool = True, dropout: float = 0.1):
-    """Of images [8, 8, 3]."""
+    """Return a functional model of images [8, 8, 3]."""
     inputs = hidden = tf.keras.Input([8, 8, 3])
     for layer in _layers(dropout):
         hidden = layer(hidden)
@@ -28,7 +28,7 @@ def functional(trainable: bool = True, dropout: float = 0.1):
 
 
 def sequential():
-    """Without the shape of its inputs."""
+    """Return a sequential model that does not know the shape of its inputs."""
     return tf.keras.Sequential(_layers())
 
 
@@ -44,5 +44,5 @@ class _Subclass(tf.keras.Model):
 
 
 def subclass():
-    """With a call of its own."""
+    """Return a model that defines `call`."""
     return _Subclass()

@@ -115,7 +115,7 @@ BINARY = quantization.Quantization(weights={"(conv|out)/kernel$": quantization.B
 
 
 def _outputs(build, part, values=None):
-    """What the model makes of images, its variables, and which of these have a gradient."""
+    """Return the outputs for images, the variables, and the names of those with a gradient."""
     with tf.Graph().as_default(), tf1.Session() as session:
         with part.quantize_network(training=False), tf1.variable_scope("network"):
             trunk = networks.KerasModel(build=build)
@@ -132,7 +132,7 @@ def _outputs(build, part, values=None):
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", BUILDS)
 def test_quantised_weights(kind):
-    """As the float model is with binary kernels; what is trained are the float ones behind them."""
+    """Outputs equal a float model with binary kernels; the gradient reaches the float kernels."""
     actual, values, reached = _outputs(BUILDS[kind], BINARY)
     assert any(name.endswith("out/kernel") for name in reached)
     for name, kernel in values.items():
@@ -147,7 +147,7 @@ def test_quantised_weights(kind):
 @pytest.mark.medium
 @pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
 def test_pruned_weights(gradient):
-    """A mask is a variable of its own, and what is cut of a layer is 0."""
+    """A mask is a separate variable; stored weights are cut to 0 if their gradient is stopped."""
     part = pruning.Pruning(
         sparsity=0.5,
         schedule=pruning_schedules.OneShot(step=0),

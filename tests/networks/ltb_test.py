@@ -46,7 +46,7 @@ def _certain(chosen):
 
 
 class Built:
-    """A network in a graph of its own, with its values, towers and gradients at a step."""
+    """A network in a new graph, with its values, towers and gradients at a step."""
 
     def __init__(self, network, change=_random, training=True, apart=False, step=0, seed=1):
         with tf.Graph().as_default(), tf1.Session() as session:

@@ -1,4 +1,4 @@
-"""Masks over shared stages: the equation for vectors, images and maps, and what is whose."""
+"""Masks over shared stages of vectors, images and maps; each mask belongs to a task."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ MAPS = {"picture": IMAGES["picture"]}
 
 
 class Built:
-    """A network in a graph of its own, with random scales and biases in place of ones and zeros."""
+    """A network in a new graph, with random scales and biases in place of ones and zeros."""
 
     def __init__(self, network, inputs, training=True):
         with tf.Graph().as_default(), tf1.Session() as session:

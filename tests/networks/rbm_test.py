@@ -161,7 +161,7 @@ def test_the_mean_gradient_over_long_chains_is_that_of_the_exact_likelihood():
     _, _, gradients, _ = _run(part, BINARY, 1, start)
     wanted = zip(VALUES, of_model, _products("binary", BINARY), strict=True)
     for name, model, data in wanted:
-        # Of 5000 chains the standard error of a mean is at most 0.007.
+        # The standard error of a mean over 5000 chains is at most 0.007.
         np.testing.assert_allclose(gradients[name] / 6, model - data, atol=0.03, err_msg=name)
 
 

@@ -38,7 +38,7 @@ def _res_flow(**settings):
 
 
 class Built:
-    """A network in a graph of its own: values, towers, and what each task's loss moves."""
+    """A network in a new graph: values, towers, and the variables that each task's loss moves."""
 
     def __init__(self, network, apart=False):
         with tf.Graph().as_default(), tf1.Session() as session:

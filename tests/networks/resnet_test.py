@@ -8,7 +8,7 @@ tf1 = tf.compat.v1
 
 
 def _built(shape, **settings):
-    """Output, trainable variables and their values in a graph of its own."""
+    """Return random images, the output of a ResNet for them, and {trainable variable: value}."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         images = np.random.default_rng(0).normal(size=shape).astype(np.float32)

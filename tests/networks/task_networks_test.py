@@ -59,7 +59,7 @@ def _pepnet(**settings):
 
 
 def _move(made, task):
-    """The scopes of what a task's loss moves, without "network/"."""
+    """Return the names of the variables that a task's loss moves, without "network/"."""
     return {
         name.removeprefix("network/")
         for name, gradient in made.gradients[task].items()
@@ -278,7 +278,7 @@ def test_no_gradient_goes_through_a_gate_into_what_it_sees():
 
 
 def _find_moments(values, groups, group):
-    """Those that normalise the rows of a group: less of its own, the fewer its rows."""
+    """Return a group's mean and variance; a small group mixes in the moments of all rows."""
     values = values.astype(np.float64)
     own = values[groups == group]
     share = min((len(own) - 1) / 15, 1)

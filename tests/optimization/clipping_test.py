@@ -158,7 +158,7 @@ def _clipped(part, dense=DENSE, ids=IDS, rows=ROWS):
     """The clipped gradients of a dense variable and a table, the second as [5, 2]."""
     with tf.Graph().as_default(), tf1.Session() as session:
         variables = [training.variable("dense", WEIGHTS), training.variable("table", TABLE)]
-        # Of unknown length: TensorFlow's graph optimizer divides by one that is known to be 0.
+        # The length is unknown: TensorFlow's graph optimizer divides by a known length of 0.
         rows = tf1.placeholder_with_default(np.asarray(rows, np.float32), [None, 2])
         ids = tf1.placeholder_with_default(np.asarray(ids, np.int64), [None])
         sparse = tf.IndexedSlices(rows, ids, tf.constant([5, 2], tf.int64))

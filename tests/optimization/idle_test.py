@@ -1,4 +1,4 @@
-"""Which variables move in which steps, by rates, their factors, and freezing."""
+"""Rates, their factors, and freezing decide which variables move in which steps."""
 
 import math
 

@@ -37,9 +37,9 @@ def train(step_fn, steps, looped, restore=None, save=None):
 
 
 def train_in_parts(step_fn, middle, last, path):
-    """Variables after `last` steps in loops: of a run, and of one that goes on from its `middle`.
+    """Return the variables after `last` steps in loops, of a whole run and of a resumed run.
 
-    The latter is a session of its own, which restores all that a checkpoint has.
+    The resumed run restores the checkpoint of step `middle` in a new session.
     """
     with tf.Graph().as_default():
         loop = {"steps_per_call": last, "last_step": last, "due_every": (middle,)}

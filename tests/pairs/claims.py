@@ -20,7 +20,7 @@ from mtl import checks, distribution, verbs
 from tests import tiny
 from tests.pairs import features
 
-# What may be refused, and why it is right. A refusal by another rule is a defect until it is here.
+# Patterns of justified refusals, with the reasons. Any other refusal is a defect.
 REFUSALS = (
     # These weigh tasks by name, and the other feature adds a task or a loss.
     r"^(Fixed|Scheduled)\.weights must name every task",
@@ -40,7 +40,7 @@ REFUSALS = (
     r"^FTTransformer inputs must be vectors",
     r"^Update\.average must be None if tables have 16 bits",
     r"^a moving average that user code reads must not be of a table",
-    # A mixed row has no label of its own, and no gradient of one row.
+    # A mixed row has neither the label nor the gradient of a single row.
     r"^MultiTaskModel\.mixing must be None, as the auxiliary loss",
     r"^Experiment\.clip_audit must be None if MultiTaskModel\.mixing",
     # One device has to see all gradients of a step.
@@ -53,12 +53,12 @@ _REPLICAS = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a combination of features.
+    """The result of checking a combination of features.
 
     Attributes:
-      refused: {claim: the line that refuses the combination, its slices, its replicas, or what is
-        left of it when features are off}.
-      failed: {claim: why it does not hold}.
+      refused: {claim: the message that refuses the combination, its slices, its replicas, or the
+        remaining features when others are off}.
+      failed: {claim: the reason why it does not hold}.
     """
 
     refused: dict[str, str] = dataclasses.field(default_factory=dict)

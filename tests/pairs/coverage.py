@@ -1,4 +1,4 @@
-"""Which claims hold for which pairs of features, by the combinations that were checked.
+"""Finds pairs of features with unchecked claims, and combinations that check many of them.
 
 open_pairs = coverage.list_open(features.FEATURES, lines)   # {pair: claims to be checked}
 names, skipped = coverage.choose(open_pairs, lines, 5, random.Random(1))
@@ -157,7 +157,7 @@ def _list_checked(
         return
     for pair in map(frozenset, itertools.combinations(names, 2)):
         if len(names) == 2:
-            # What cannot be trained has nothing else to check.
+            # A pair that cannot be trained has no other claims to check.
             yield pair, set(CLAIMS) if _is_refused(line) else set(CLAIMS) - set(line["skipped"])
         elif not _is_refused(line):
             unknown = {*line["skipped"], *line["refused"], *line["failed"]}

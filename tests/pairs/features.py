@@ -1,4 +1,4 @@
-"""Features that a gin file can switch on, each as a change of one small experiment.
+"""Features that a gin file can switch on, each as a change to a small experiment.
 
 made = features.make([features.BY_NAME["mixup"], features.BY_NAME["pcgrad"]], train_steps=4)
 """
@@ -284,7 +284,7 @@ def _weigh_events() -> Any:
 
 
 def _trunk(make_trunk: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes a network with a trunk, which gets the settings of MLPs."""
+    """Return a function that builds a network with a trunk, from a function that builds MLPs."""
     return lambda mlp: networks.SharedBottom(trunk=make_trunk(mlp), tower=mlp(layers=[4]))
 
 
@@ -294,7 +294,7 @@ def _divide(why: str) -> dict[str, str]:
 
 
 def _watch(part: str, **settings: Any) -> dict[str, Callable[[Draft], None]]:
-    """A feature that only looks on: with it a training is the same to the bit."""
+    """Return a feature that only observes a training, which stays the same to the bit."""
     return {"switch": _set(part, **settings), "off": _set(part, **settings)}
 
 
@@ -362,7 +362,7 @@ def _mask_added_task(draft: Draft) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _InShards(distribution.Distribution):
-    """One process that cuts tables as one of several servers would."""
+    """A single process that shards tables as with two servers."""
 
     def _sharding(self, place: Any) -> sharding.Sharding:
         del place
@@ -686,7 +686,7 @@ FEATURES = (
     ),
     Feature(name="grad drop", switch=_surgery(methods.GradDrop(leak=0.2))),
     Feature(name="grad norm", switch=_surgery(methods.GradNorm(), scopes=["^network/"])),
-    # What is watched is an output of its op, which TensorFlow then fuses with no other.
+    # A watched tensor is an output of its op, which TensorFlow then fuses with no other op.
     Feature(
         name="monitored",
         **_watch("model", surgery=monitored.Monitored(every_steps=2)),
@@ -862,7 +862,7 @@ FEATURES = (
     ),
     Feature(name="ternary", switch=_quantize(quantization.Ternary())),
     Feature(name="four bits", switch=_quantize(quantization.Uniform(bits=4))),
-    # How a step is computed and watched.
+    # Computing and watching a step.
     Feature(
         name="bfloat16",
         switch=_set("run", precision=precision.Precision(dtype="bfloat16")),

@@ -1,4 +1,4 @@
-"""What is built of a checkpoint, and how."""
+"""Only exports that stay as trained are built with stacked variables."""
 
 import dataclasses
 

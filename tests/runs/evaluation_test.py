@@ -1,4 +1,4 @@
-"""What an evaluator doubts before it evaluates."""
+"""An evaluator warns of a useless best metric, of empty slices, and of metrics that are NaN."""
 
 import dataclasses
 import types
@@ -59,7 +59,7 @@ def test_an_empty_slice_and_a_metric_that_is_no_number_are_told_once(tmp_path, c
 
 
 def test_a_chief_that_goes_on_leaves_what_waits_to_the_process_that_evaluates(tmp_path, caplog):
-    """It would evaluate the last checkpoint alone, which then is the best of one."""
+    """Otherwise, the chief would evaluate only the last checkpoint, and take it for the best."""
     caplog.set_level("INFO")
     paths = [str(tmp_path / f"model.ckpt-{step}") for step in (8, 9, 10)]
     for path in paths:

@@ -29,7 +29,7 @@ def test_a_failure_is_kept_and_its_command_told(tmp_path):
     command = f"python -m launch.debug --model_dir {tmp_path} --step 12"
     assert said == f"{MESSAGE} To see the op and the rows: {command}"
     assert kept and failures.read_step(str(tmp_path)) == 12
-    # What ends the next start is something else.
+    # The next start ends with another error.
     assert fail(tmp_path, checks.UserError("no"), lambda: kept.append(True)) == "no"
     assert len(kept) == 1 and failures.read_step(str(tmp_path)) is None
 
@@ -92,7 +92,7 @@ def test_a_row_is_found_by_its_values():
 
 
 def test_a_row_without_all_fields_has_no_place():
-    """Such as one of lists: what is left may be like many records."""
+    """If a field is left out, such as a list, the other fields may match many records."""
     data, columns = tiny.make().data, tiny.SPLITS["train"]
     row = {"row": 3, **{name: json_value(own[40]) for name, own in columns.items()}}
     assert places.find_places(data, [row]) == {3: "train row 40"}

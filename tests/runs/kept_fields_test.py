@@ -1,4 +1,4 @@
-"""Fields that come back with a split's predictions are those of the same rows."""
+"""Fields that are kept with the predictions of a split belong to the same rows."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
         np.testing.assert_array_equal(found, tiny.SPLITS["test"][name])
     for name, expected in trained.expected.items():
         np.testing.assert_array_equal([row[name] for row in rows], expected)
-    # Told by itself: the row that holds these features is the one that is predicted.
+    # Row 17 alone gets the same prediction, and its kept features match the split.
     model = verbs.open_scorer(trained.experiment, trained.model_dir)
     with model as predict:
         alone = predict(trained.examples[17:18])

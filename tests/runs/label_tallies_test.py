@@ -1,4 +1,4 @@
-"""How many labels are missing and why, and classes that training never sees."""
+"""Missing labels are counted by reason; classes that training never sees are reported."""
 
 import dataclasses
 
@@ -71,7 +71,7 @@ def test_minus_one_beside_no_other_negative_number_may_be_a_mark(numbers, is_tol
 
 
 def untrained(train, test, head=None, seen=0, **settings):
-    """What is told of labels of `kind`, once `seen` rows of the training split were."""
+    """Return the warnings on `kind` after `seen` training rows, or after all if `seen` is 0."""
     rows = {
         split: {**tiny.SPLITS["train"], "kind": np.resize(kinds, 96)}
         for split, kinds in (("train", train), ("test", test))

@@ -1,4 +1,4 @@
-"""What an evaluation was measured on, and what follows if that changes."""
+"""An evaluation records its rows and settings; if they change, the best is measured again."""
 
 import dataclasses
 import json
@@ -207,7 +207,7 @@ def test_rows_that_differ_in_each_evaluation_are_told_once(daily, monkeypatch):
 
 @pytest.mark.medium
 def test_the_items_of_tensorboard_leave_the_record_alone(tmp_path):
-    """Those evaluations have a graph of their own."""
+    """Evaluations with these items use a separate graph."""
     made = dataclasses.replace(
         tiny.make(train_steps=5), tensorboard=tensorboard.TensorBoard(confusion=True)
     )

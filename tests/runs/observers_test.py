@@ -1,4 +1,4 @@
-"""Observers of a run: what they are told, in which order, and what is refused."""
+"""Observers are called in the order of the run and of their list; wrong ones are refused."""
 
 import dataclasses
 

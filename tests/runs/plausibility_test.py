@@ -1,4 +1,4 @@
-"""What is wrong with the data is found in any row of a split, and data that is right in few."""
+"""Errors in the data are found in any row of a split; correct data takes few batches."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is refused, or told, once all is known and before the first step."""
+"""Before the first step, a run that moves no variable is refused; early ends are reported."""
 
 import dataclasses
 import functools

@@ -131,7 +131,7 @@ def test_samplers_train_the_same_weights(tmp_path, sampler):
 
 @pytest.mark.medium
 def test_lists_with_weights_train_the_same_weights(tmp_path):
-    """Of one length in each row, and of any; a list is also read without its weights."""
+    """Lists of fixed and of variable length; one list is also read without its weights."""
     rng = np.random.default_rng(4)
     splits = {
         split: {

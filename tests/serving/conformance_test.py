@@ -20,7 +20,7 @@ from tests.serving import exports
 
 _CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "gin_configs")
 NUM_ROWS = 20
-TOGETHER = 8  # Networks in one model: the ops of many are slower to run than those of some.
+TOGETHER = 8  # The number of networks in a model; more networks slow down each op.
 
 tf1 = tf.compat.v1
 
@@ -40,8 +40,8 @@ def examples(made):
 
 def assert_equal(value, wanted):
     if np.asarray(wanted).dtype.kind == "f":
-        # Sums of float32 round with their largest term: small outputs are off as far as large ones.
-        # Threads share such sums out as they are free, so that a sum rounds in one of many ways.
+        # Sums of float32 round with their largest term: small sums can be as inexact as large sums.
+        # Threads split sums differently each time, which changes the rounding.
         atol = 3e-6 * max(1.0, np.abs(wanted).max(initial=0))
         np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=atol)
         assert np.ptp(value) > 0
@@ -55,7 +55,7 @@ def draw(*shape):
 
 @pytest.fixture(scope="module")
 def every_head(tmp_path_factory):
-    """What one model with all heads predicts, and what its export serves."""
+    """Return the predictions of all heads, and the outputs of their exports."""
     predicted: dict = {}
     found: dict = {}
     for is_dense, column, trunk, shape in (
@@ -192,7 +192,7 @@ def side_by_side(tmp_path_factory):
 
 
 def _export_networks(tmp_path_factory, first):
-    """What one model with the networks of some rows predicts, and what its export serves."""
+    """Return the predictions of a model with some networks, and the outputs of its export."""
     rows = network_rows.NETWORKS[first : first + TOGETHER]
     fields = {
         f"{column.partition('_')[2]}_{row.name}": network_rows.draw_column(column, shape, NUM_ROWS)

@@ -1,4 +1,4 @@
-"""What an export holds, and that nothing is published that does not predict as the Estimator."""
+"""The content of an export, which is published only if it predicts as the Estimator."""
 
 import dataclasses
 import json
@@ -347,7 +347,7 @@ def test_later_exports_are_those_of_a_graph_of_their_own(tmp_path, monkeypatch):
         "export_saved_model",
         lambda *args, **settings: written.append(args) or write(*args, **settings),
     )
-    # Checkpoints of averages are restored in another way, and that of step 0 has none.
+    # Averages are restored in another way, and the checkpoint of step 0 has no averages.
     averaged = update.Update(
         optimizer=optimizers.LazyAdam(learning_rate=0.01),
         average=averaging.ExponentialAverage(decay=0.9),
@@ -357,7 +357,7 @@ def test_later_exports_are_those_of_a_graph_of_their_own(tmp_path, monkeypatch):
     assert len(written) == 1
     exported = sorted((tmp_path / "export" / "latest").iterdir())
     steps = [metadata.read_metadata(str(path))["step"] for path in exported]
-    assert steps == [4, 8]  # That of step 0 was not kept.
+    assert steps == [4, 8]  # The export of step 0 was not kept.
     for path in exported:
         checkpoint = tmp_path / f"model.ckpt-{metadata.read_metadata(str(path))['step']}"
         alone = verbs.export(made, str(tmp_path), str(tmp_path / "alone"), str(checkpoint))
@@ -366,7 +366,7 @@ def test_later_exports_are_those_of_a_graph_of_their_own(tmp_path, monkeypatch):
 
 
 def _describe(export):
-    """{signature: how it is called, with what, and what it answers}."""
+    """Return {signature: (its method, its inputs, its outputs)}."""
     return {
         name: (
             one.method_name,
@@ -415,7 +415,7 @@ def test_equal_tasks_that_share_variables_are_exported_as_they_are_one_by_one(
     for checkpoint in (one.checkpoint, str(tmp_path / "later")):
         path = exporter(shared.estimator, str(tmp_path / "shared"), checkpoint)
         assert _describe(path) == _describe(alone)
-        # Of a kernel and a bias each, four towers are one, and three heads.
+        # Four towers become one, and three heads become one, each with a kernel and a bias.
         assert _count_variables(alone) - _count_variables(path) == 2 * (3 + 2)
         found, own = _read_variables(path), _read_variables(alone)
         assert found.keys() == own.keys() and "head/t2/logits/kernel" in found

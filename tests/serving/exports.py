@@ -107,6 +107,6 @@ class Untrained:
         return exporter(self.estimator, str(folder), self.checkpoint, before)
 
     def predictions(self) -> dict[str, np.ndarray]:
-        """What `Estimator.predict` gives for all rows."""
+        """Return the output of `Estimator.predict` for all rows."""
         rows = list(self.estimator.predict(self.dataset, checkpoint_path=self.checkpoint))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -56,7 +56,7 @@ def assert_features(found, wanted):
 
 
 def test_empty_texts_in_lists_are_dropped_as_those_of_a_csv_file():
-    """Of lists, and of lists of lists whose items then have fewer values."""
+    """Lists lose empty texts; in lists of lists, items then have fewer values."""
     fields = spec.Spec(
         features={
             "tags": ("string", (None,)),
@@ -189,7 +189,7 @@ def test_files_of_an_export_are_as_they_were_written(file, tmp_path):
     (tmp_path / "assets").mkdir()
     for name in ("saved_model.pb", "assets/words.txt"):
         (tmp_path / name).write_text("a\nb\n")
-    metadata.require_intact(str(tmp_path))  # Of another maker, which says nothing.
+    metadata.require_intact(str(tmp_path))  # Exports by other programs hold no checksums.
     metadata.add_metadata(str(tmp_path), files=metadata.list_files(str(tmp_path)))
     metadata.require_intact(str(tmp_path))
     (tmp_path / file).write_text("b\na\n")

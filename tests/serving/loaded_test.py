@@ -1,4 +1,4 @@
-"""How signatures are called."""
+"""A call fetches a tensor once, even if several signatures share it."""
 
 import numpy as np
 import tensorflow as tf

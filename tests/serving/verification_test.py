@@ -1,4 +1,4 @@
-"""How far an output is off, where numbers are odd: nothing passes because a comparison is NaN."""
+"""The difference between two outputs, also with NaN and infinity; a NaN never passes by chance."""
 
 import numpy as np
 import pytest

@@ -43,7 +43,7 @@ def test_what_is_not_published_leaves_no_trace(tmp_path):
 
 
 def begin(folder, is_killed):
-    """Begin a version in a process of its own; the process, and where it writes."""
+    """Begin a version in a new process; return the process and the folder that it writes."""
     code = (
         "import sys, time\nfrom mtl.serving import versions\n"
         "with versions.create_version(sys.argv[1]) as version:\n"

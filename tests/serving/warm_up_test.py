@@ -52,7 +52,7 @@ def test_the_requests_are_those_of_the_server(export, made):
 
 
 def test_serving_messages_are_not_needed_to_write_them(export):
-    """What is declared here reads what the package wrote, and the reverse is the test above."""
+    """The messages that mtl declares also read the requests, without the server's package."""
     first = warm_up.PredictionLog.FromString(requests(export)[0])
     assert first.predict_log.request.model_spec.signature_name == "kind"
 

@@ -1,4 +1,4 @@
-"""How much each layer keeps, against published values and NumPy."""
+"""The densities of layers equal published values and NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is cut at once, against NumPy."""
+"""Groups of weights that are cut together, against NumPy."""
 
 import re
 
@@ -156,7 +156,7 @@ def test_patterns_of_what_goes_together(together, says):
 def test_channels_of_a_residual_sum_leave_an_export_where_they_go_together(is_together):
     """Half of the units are cut, with their scales and offsets, and the graph gives the same."""
     network = networks.ResNet(depth=8, filters=[4, 6, 8], shortcut="projection")
-    random = np.random.default_rng(1)  # Of which the layers of a sum lose other units.
+    random = np.random.default_rng(1)  # With this seed, layers of a sum lose other units.
     sums = ["^(stem|block_0_0/conv_1)/kernel$"]
     sums += [f"^block_{size}_0/(conv_1|shortcut)/kernel$" for size in (1, 2)]
     part = pruning.Pruning(

@@ -62,10 +62,10 @@ TABLE = "features/hashed_word/embedding"
 SUM, PCGRAD = surgery.Sum(), surgery.Combine(method=methods.PCGrad())
 HIDDEN = networks.MLP(layers=[6])
 CUBIC = pruning_schedules.Cubic(end_step=9, every_steps=3)
-LATE = pruning_schedules.Cubic(end_step=30, every_steps=7)  # Of a run of 40 steps.
+LATE = pruning_schedules.Cubic(end_step=30, every_steps=7)  # For a run of 40 steps.
 TEACHER = auxiliary.MeanTeacher(weight=5.0)
 NEVER = pruning_schedules.OneShot(step=10**6)
-# For what is cut, where nothing hangs on how the rest is moved.
+# For tests of the cut weights, if the updates of the other weights do not matter.
 BARE = {
     "regularization": regularization.Regularization(),
     "average": None,
@@ -202,7 +202,7 @@ def test_what_is_cut_is_zero_to_the_bit_under_every_optimizer(part):
             np.testing.assert_array_equal(_mask(values, name), _mask(found[3], name))
     for name in kernels:
         kept = _mask(found[3], name) > 0
-        if "FTRL" not in name:  # Whose penalty holds weights at 0.
+        if "FTRL" not in name:  # The penalty of FTRL holds weights at 0.
             assert (found[-1][name][kept] != found[3][name][kept]).all(), name
     masks = {pruned.mask_name(name) for name in kernels}
     assert {name for name in found[0] if pruned.is_state(name)} == masks
@@ -247,7 +247,7 @@ def test_the_loop_changes_nothing():
         "wanda": {"criterion": criteria.Wanda(), "density": densities.Uniform(per_unit=True)},
         "rigl": RIGL,
         "straight_through": {"gradient": "straight_through"},
-        # A tower is a kernel of one task alone.
+        # The kernel of a tower belongs to a single task.
         "tasks": {
             "patterns": ["/tasks/", "/tower_size/"],
             "criterion": criteria.TaskSaliency(),
@@ -301,7 +301,7 @@ def _order_for_each_task():
 
 @pytest.mark.parametrize("combine", [SUM, PCGRAD], ids=["sum", "pcgrad"])
 def test_a_weight_stays_that_one_task_alone_needs(combine):
-    """Two runs in which one task weighs nothing tell what each task would keep by itself."""
+    """Two runs, each with the loss of a single task, show the weights that each task would keep."""
     found = _cut_once(criteria.TaskSaliency(), combine=combine)
     kept = set(np.flatnonzero(_mask(found, TRUNK)))
     halves, quarters = (
@@ -311,7 +311,7 @@ def test_a_weight_stays_that_one_task_alone_needs(combine):
     both, either = set.intersection(*halves), set.union(*halves)
     assert len(both) < len(either)
     np.testing.assert_allclose(found["pruning/overlap_0"], [len(both) / len(either)], rtol=1e-6)
-    # Of twice as many as either marks alone the union has no more than the density.
+    # The kept half contains the best quarter of each task, and is part of the union of best halves.
     assert len(kept) == 36 // 2
     assert set.union(*quarters) <= kept <= either
 
@@ -362,7 +362,7 @@ def test_zeros_that_freezing_holds_are_cut_first():
     ids=["pcgrad", "sum"],
 )
 def test_slices_cut_as_the_whole_batch_does(settings, combine):
-    """Of so many weights that what one slice alone tells would cut others."""
+    """The layers have so many weights that the scores of a single slice would cut other weights."""
     by_layer = {name: {"density": densities.Uniform(), **own} for name, own in settings.items()}
     trunk = networks.MLP(layers=[24, 12])
     made = _beside(by_layer, trunk=trunk, part=combine, **BARE)
@@ -555,7 +555,7 @@ def test_a_step_never_reads_a_table_whole(part):
 
 
 def test_a_step_that_cuts_nothing_passes_few_ops():
-    """TensorFlow visits every op of a branch that is not taken, but for those of a function."""
+    """TensorFlow visits every op of a branch that is not taken, except the ops in a function."""
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
         batch = {"x": tf.zeros([BATCH, 3]), "word": tf.fill([BATCH], "a")}
@@ -745,7 +745,7 @@ def test_quantised_zeros_are_zeros():
         shown, cut = after[f"network/trunk/{kind}/shown"], _mask(cut_once, name) == 0
         assert cut.any() and (shown[cut] == 0).all() and (shown[~cut] != 0).any(), name
         steps = np.unique(np.abs(shown[:, np.flatnonzero((~cut).sum(0) > 1)[0]]))
-        assert len(steps) <= 9  # Of 4 bits and a sign, with one step size a unit.
+        assert len(steps) <= 9  # The magnitudes of signed 4-bit values, with one step size.
         assert (after[name][cut] == 0).all() == (kind == "stopped")
 
 
@@ -824,7 +824,7 @@ def _make_several(**run):
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """The folder of a run with `SEVERAL`, and what it has saved last."""
+    """Return the folder of a run with `SEVERAL`, and the variables of its last checkpoint."""
     directory = tmp_path_factory.mktemp("several") / "run"
     return directory, tiny.train(_make_several(), directory)
 
@@ -957,7 +957,7 @@ def test_a_run_does_not_go_on_with_masks_of_others(finished, tmp_path, settings,
     ids=["units", "fewer"],
 )
 def test_a_run_is_not_pruned_again_in_another_way(finished, settings, says):
-    """What no mask holds would grow again."""
+    """Cut weights without a mask would grow again."""
     part = _part(schedule=pruning_schedules.OneShot(), sparsity=0.7, **settings)
     made = tiny.make()
     made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=[part]))
@@ -982,7 +982,7 @@ def test_a_warm_start_takes_masks_along(finished, tmp_path):
     made = tiny.make(train_steps=10)
     warm = transfer.WarmStart(source=str(finished), include=["^network/.*kernel$"])
     late = _part(schedule=pruning_schedules.OneShot(step=9), sparsity=0.6, patterns=["/trunk/"])
-    # Regrowth makes nothing less sparse, and is no reason for a doubt; later cuts are one.
+    # Regrowth keeps the sparsity, so it causes no doubt; cuts after the last step cause one.
     parts = [late, _part(patterns=["/tower_sign/"], **RIGL), _part(schedule=LATE)]
     made = dataclasses.replace(
         made, model=dataclasses.replace(made.model, pruning=parts), warm_start=warm
@@ -1007,7 +1007,7 @@ def test_the_audit_of_a_checkpoint_sees_no_gradient_of_what_is_cut(finished, tmp
 
 
 def test_the_best_checkpoint_is_one_of_which_all_is_cut(finished):
-    """A network of which less is cut is better, and would stand in for the one that was asked."""
+    """A less pruned network is better, and would otherwise replace the requested network."""
     best = checksums.read_json(str(finished / "best" / "best.json"), "")
     assert (best["step"], best["last_step"], best["steps_since"]) == (40, 40, [])
     kept = tiny.variables(finished / "best")

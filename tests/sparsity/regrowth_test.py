@@ -1,4 +1,4 @@
-"""Regrowth swaps as many weights as it says, the smallest for those that should grow."""
+"""Regrowth drops its share of the weights, the smallest ones, and grows as many new weights."""
 
 import math
 

@@ -59,7 +59,7 @@ def _make(network=None, **run):
 
 
 def _read(directory):
-    """{tag: {step: value}} of all but what training watches."""
+    """Return {tag: {step: value}}, without the values that training watches."""
     found = {}
     for event in tiny.events(directory):
         for value in event.summary.value:
@@ -71,7 +71,7 @@ def _read(directory):
 @pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 7])
 def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_call):
-    """All but those in a branch or a function, which are told of once."""
+    """Summaries in a branch or a function are left out, with a single warning."""
     made = _make(_Telling(hidden=True), steps_per_call=steps_per_call)
     with caplog.at_level(logging.WARNING, "mtl"):
         verbs.train(made, str(tmp_path))
@@ -121,7 +121,7 @@ def test_summaries_of_an_audited_run_come_once(tmp_path):
 
 
 def _take(computed):
-    """Add three scalars, two of which take time; return what is taken."""
+    """Add three scalars, two of them slow to compute; return the scalars that are taken."""
 
     def compute():
         with tf.control_dependencies([computed.assign_add(1)]):

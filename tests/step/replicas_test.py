@@ -1,4 +1,4 @@
-"""What replicas do together, on two logical devices."""
+"""Two replicas on logical devices share batch norm, and keep their own losses and scalars."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WEIGHTS = np.random.default_rng(1).normal(size=[8, 3]).astype(np.float32)
 
 
 def _two(step):
-    """What `step(own rows, own weights)` gives in each of two replicas."""
+    """Run `step(own rows, own weights)` in two replicas, and return both results."""
     strategy = tf.distribute.MirroredStrategy(
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )

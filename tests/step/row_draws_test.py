@@ -49,7 +49,7 @@ def test_numbers_are_uniform_and_unrelated():
 
 
 def test_neighbours_of_one_field_draw_apart():
-    """Of rows that differ by 1 in a single number."""
+    """The rows differ by 1 in a single number."""
     drawn = draw({"id": np.arange(5000)}, size=1)[:, 0]
     assert stats.kstest(drawn, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.05
@@ -98,7 +98,7 @@ def test_names_draw_apart_and_equal_numbers_draw_alike():
 
 
 def test_no_random_op_is_in_the_graph():
-    """What an export may hold, `mtl/serving/verification.py` says."""
+    """Exports must not hold random ops; see `mtl/serving/verification.py`."""
     with tf.Graph().as_default() as graph:
         with draws.know_rows({"x": tf.zeros([3])}):
             row_draws.draw("y", 2)

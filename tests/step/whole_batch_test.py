@@ -71,7 +71,7 @@ def _model(row, network, labels):
 
 
 def _train_op(results, row, slices, labels, rows, network=None):
-    """The op of one step on these rows; what it lets watch joins `results`."""
+    """Return the op of a step on these rows; append the result of the step to `results`."""
 
     def hooks(step_result):
         results.append(step_result)
@@ -91,7 +91,7 @@ def _train_op(results, row, slices, labels, rows, network=None):
 
 
 def _two_replicas(row, slices=1, steps=3, labels=LABELS, network=None):
-    """The same on two replicas, each with a half of the rows."""
+    """Train on two replicas, each with half of the rows; return variables, and monitors of each."""
     strategy = tf.distribute.MirroredStrategy(
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
@@ -122,7 +122,7 @@ def _two_replicas(row, slices=1, steps=3, labels=LABELS, network=None):
 
 
 def _trained(row, slices, steps=3, network=None, labels=LABELS, rows=EVERY_ROW):
-    """{name: value} of every variable after some steps, and the monitors."""
+    """Return {name: value} of every variable after some steps, and the monitors."""
     with tf.Graph().as_default() as graph:
         graph.seed = 1
         tf1.train.create_global_step()
@@ -138,7 +138,7 @@ def _trained(row, slices, steps=3, network=None, labels=LABELS, rows=EVERY_ROW):
             return session.run(variables), monitors
 
 
-# What differs in how it passes over the slices; with replicas every balancer does.
+# Balancers that pass over the slices in different ways; replicas test all balancers.
 PASSES = (
     "Equal",
     "Fixed",
@@ -178,13 +178,13 @@ def test_one_pass_over_the_slices_where_nothing_reads_losses(name, passes):
 
 
 def _decides_rarely(row):
-    """Whether parameters are compared now and then: replicas can't meet now and then."""
+    """Return True if parameters are compared only in some steps, which replicas cannot do."""
     exact = getattr(row.surgery, "on", "") == "parameters"
     return exact and getattr(row.surgery, "every_steps", 1) > 1
 
 
-# Functions of losses and inner products alone, which are the whole batch's in every replica: one of
-# them stands for all. Methods with state, draws or gradients of their own are all tried.
+# These methods read only losses and inner products of the whole batch, which all replicas have: one
+# such method stands for all. Methods with state, draws or separate gradients are all tested.
 _STATELESS = {
     "AlignedMTL",
     "CAGrad",
@@ -204,7 +204,7 @@ _STATELESS = {
     "SmoothTchebycheff",
     "UPGrad",
 }
-# Whose sums, state and draws are those of another row.
+# These have the same sums, state and draws as another row.
 _ALIKE = {"FAMO without Adam", "PCGrad", "clipped GradVac"}
 _ALONE = {row.name for row in BALANCERS if _decides_rarely(row)} | _STATELESS | _ALIKE
 _REPLICATED = [row for row in BALANCERS if row.name not in _ALONE]
@@ -351,7 +351,7 @@ def test_batch_norm_sees_each_slice_alone():
 
 @pytest.mark.parametrize("runs_updates", [True, False])
 def test_what_slices_watch_adds_up(runs_updates):
-    """Beside the gradients, or in a pass of its own where no pass has run UPDATE_OPS."""
+    """The sums come with the gradients, or from a separate pass if none has run UPDATE_OPS."""
 
     def forward(features, labels):
         own = {"x": (tf.reduce_sum(tf.square(features["x"]), 0), tf.constant(2.0))}
@@ -399,7 +399,7 @@ def _add_penalties(hidden, factor):
 
 
 def _penalty(kernel, bias, table):
-    """What `Penalised` adds, of all rows, in float64."""
+    """Return the penalty that `Penalised` adds for all rows, in float64."""
     hidden = np.tanh(np.concatenate([table[FEATURES["word"]], FEATURES["x"]], 1) @ kernel + bias)
     return (kernel**2).sum() / 2 + 2 * (hidden**4).sum(1).mean() + 3 * (hidden.var(0) ** 2).sum()
 

@@ -1,1 +1,1 @@
-"""How many defects the tests see: single ones are planted, and tests run until one fails."""
+"""Measures how many planted defects the tests detect, one at a time, until a test fails."""

@@ -34,7 +34,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CHUNKS = (4, 16, 1000)
 # These files look at all parts of a kind, though they run no line of them: {kind: chunks}.
 _LISTS = {"wrong default": [["tests/configs/defaults_test.py"]]}
-# What every run of pytest imports beside the tree: the imports take longer than most cases.
+# Modules that all runs of pytest share: their import takes longer than most cases.
 _IMPORTED = ("tensorflow", "pandas", "pyarrow.dataset", "pytest")
 # Runs pytest in a fork, as `python -m pytest` does in the folder of the tree.
 _PYTEST = """
@@ -150,7 +150,7 @@ def _plant(
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """Write a source, whose bytecode looks valid if both texts are of one second and one length."""
+    """Write a source, and delete its bytecode, which looks valid if time and length are equal."""
     path.write_text(text)
     pathlib.Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
 
@@ -192,7 +192,7 @@ def _read(output: pathlib.Path) -> list[dict[str, object]]:
 
 
 def report(rows: list[dict[str, object]]) -> str:
-    """Return the share that is seen in each group and over all, and what is not seen."""
+    """Return the share of seen defects in each group and in total, and list the unseen defects."""
     seen: collections.Counter[str] = collections.Counter()
     total: collections.Counter[str] = collections.Counter()
     for row in rows:

@@ -19,7 +19,7 @@ _TURNED = {
     ast.NotIn: "in",
 }
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
-# What a defect here would change is told to people, and is not computed.
+# A defect here would change only texts for people.
 _TEXTS = (ast.JoinedStr, ast.Assert, ast.Raise)
 
 
@@ -28,11 +28,11 @@ class Defect:
     """One change of a text.
 
     Attributes:
-      kind: what is done, such as "comparison turned round".
-      line: where it begins, from 1.
-      start: its first byte.
-      end: the byte behind its last.
-      new: what stands there instead.
+      kind: the kind of change, such as "comparison turned round".
+      line: the number of its first line, from 1.
+      start: the position of its first byte.
+      end: the position behind its last byte.
+      new: the new text.
     """
 
     kind: str
@@ -47,12 +47,12 @@ class Defect:
         return (data[: self.start] + self.new.encode() + data[self.end :]).decode()
 
     def read_old(self, text: str) -> str:
-        """Return what stands there before."""
+        """Return the text that the defect replaces."""
         return text.encode()[self.start : self.end].decode()
 
 
 def find(text: str) -> list[Defect]:
-    """Return all defects that a file could have; with a few it is no Python any more."""
+    """Return all defects that a file could have; a few of them are not valid Python."""
     places = _Places(text)
     return [defect for node in _walk(ast.parse(text)) for defect in _list(node, places)]
 
@@ -100,7 +100,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _can_swap(node: ast.Call) -> bool:
-    """Return whether two arguments differ, and are no names or text that type checks would see."""
+    """Return True if the first two arguments differ, and neither is starred or text."""
     first, second = node.args[:2]
     is_plain = not any(isinstance(a, ast.Starred) or _is_text(a) for a in (first, second))
     return is_plain and ast.dump(first) != ast.dump(second)

@@ -32,9 +32,9 @@ def draw(
     count: int,
     of: Mapping[str, tuple[str, ...]] = GROUPS,
 ) -> list[tuple[str, str, defects.Defect]]:
-    """Draw (group, file, defect), `count` for each group: first its kind, then its place.
+    """Draw (group, file, defect), `count` for each group: first the kind of defect, then its place.
 
-    So rare kinds, such as a wrong axis, are drawn as often as those that stand in every line.
+    Rare kinds, such as a wrong axis, are thus drawn as often as the kinds that fit every line.
     """
     drawn = []
     for group, prefixes in of.items():

@@ -3,8 +3,8 @@
 python -m tests.strength.reached --output reached    # a folder; goes on where it was stopped
 cases = read_cases(pathlib.Path("reached"))          # {case: Case(secs, is_quick, lines)}
 
-Lines that run in other processes, such as those of launchers, are not seen. The lines of a fixture
-that several cases share count for the first of them alone.
+Lines that run in other processes, such as launchers, are not recorded. The lines of a fixture that
+several cases share count only for the first case.
 """
 
 import argparse
@@ -157,7 +157,7 @@ def _list_lines(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
 
 
 class _Recorder:
-    """Records the lines of one process of pytest."""
+    """Records the lines that a process of pytest runs."""
 
     def __init__(self, folder: str, worker: str):
         measured = [str(_ROOT / name / "*") for name in _SOURCES]

@@ -1,4 +1,4 @@
-"""Of the tests that may see a defect those that run its line are chosen, the nearest first."""
+"""The tests that run the line of a defect are chosen, the nearest tests first."""
 
 import pytest
 

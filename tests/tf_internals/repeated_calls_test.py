@@ -13,7 +13,7 @@ Pair = collections.namedtuple("Pair", ("first", "second"))
 
 @pytest.fixture
 def sessions():
-    """A session whose calls are prepared, and one of TensorFlow, on a graph of two tensors."""
+    """Yield a session with prepared calls and a plain session, on the same graph."""
     with tf.Graph().as_default(), tf1.Session() as plain, tf1.Session() as prepared:
         repeated_calls.prepare(prepared)
         yield prepared, plain
@@ -38,7 +38,7 @@ def test_values_come_in_the_structure_of_the_fetches(sessions, times):
         for fetches in structures:
             found = prepared(fetches)
             assert found == plain(fetches) and type(found) is type(plain(fetches)), fetches
-        # Alike in all but what is fetched.
+        # These calls differ only in fetches and feeds.
         assert prepared([one, two]) == [3.0, 10.0] and prepared([two, one]) == [10.0, 3.0]
         assert prepared([one], {given: 7.0}) == [8.0]
         assert prepared([one]) == [3.0]

@@ -1,4 +1,4 @@
-"""What acts beside a training: settings and `Experiment.observers` add to one list."""
+"""Settings and `Experiment.observers` both attach tools to a run, each tool once."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Which variables have the rows of which keys, and where rows of another capacity come from."""
+"""Variables are matched with their keys, and rows are placed in a table of another capacity."""
 
 import numpy as np
 import pytest

@@ -106,7 +106,7 @@ def test_tau_is_chosen_on_validation_and_served_as_a_plain_network(
     expected = recalls(*towers["test"], *made[best])
     assert metrics["kind/balanced_accuracy"] == pytest.approx(expected, abs=1e-6)
     assert any(message.startswith(f"tau = {TAUS[best]:g}; bal") for message in caplog.messages)
-    # All other variables are those of the source, to the bit.
+    # All other variables equal the variables of the source to the bit.
     old, new = tiny.variables(source), tiny.variables(model_dir)
     for name in set(new) - {"global_step", "head/kind/logits/kernel", "head/kind/logits/bias"}:
         np.testing.assert_array_equal(old[name], new[name])

@@ -91,7 +91,7 @@ def _initialize():
 
 
 def _start(made, directory):
-    """The variables before the first step of a run, and those that it starts from without."""
+    """Return the variables before the first step, with the warm start and without it."""
     with _building(made, directory) as named:
         plain = _initialize()
         return _warm(made.warm_start, named, directory), plain
@@ -220,7 +220,7 @@ def test_rows_of_a_block_follow_their_tokens_and_projections_stay(tmp_path):
     rows = {name: values[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
     before = {name: old[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
     np.testing.assert_array_equal(rows[0], before[0])
-    # Of blue, green and the unknown; grey is new.
+    # Blue, green and the unknown word keep their rows; grey is new.
     np.testing.assert_array_equal(rows[1][[2, 0, 3]], before[1])
     np.testing.assert_array_equal(rows[1][1], plain[f"{scope}/block_1/embedding"][1])
     for name in (f"{scope}/projection_1", "features/pair_word/quotient"):

@@ -68,7 +68,7 @@ def test_equals_numpy(looped):
 
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_a_skipped_step_moves_no_average(looped):
-    """Of dense weights and of tables; skipped at first, averages begin with the initial weights."""
+    """The first step is skipped too: averages of weights and tables start at the initial values."""
     bad = (0, 2)
 
     def step_fn(step):
@@ -136,7 +136,7 @@ class _Lookups:
 
 
 def _restored(path, shape):
-    """What evaluation and export see of a checkpoint."""
+    """Return the table that evaluation and export read from a checkpoint."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         table = tf.compat.v1.get_variable("table", shape)
         average_saver.Saver().restore(session, path)
@@ -154,7 +154,7 @@ def test_the_average_of_each_row_is_that_over_all_steps(tmp_path):
     assert result.variables["table/average_decay"][7] == 0
     read = transfer.read_checkpoint(path)
     np.testing.assert_array_equal(read["table/average"], _restored(path, [8, 2]))
-    # What is read is as of the step, and goes on from there.
+    # `read_checkpoint` brings averages up to the saved step; a file written from them keeps them.
     edited = transfer.checkpoint.write_checkpoint(read, str(tmp_path / "edited.ckpt"))
     np.testing.assert_array_equal(_restored(edited, [8, 2]), read["table/average"])
 

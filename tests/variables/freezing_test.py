@@ -83,7 +83,7 @@ def _moved(before, after):
 
 
 def _free(names, scopes, row):
-    """What must move below `scopes`. The weights of FTRL may be 0 and stay it; its state moves."""
+    """Return the variables below `scopes` that must move; FTRL's weights may stay 0."""
     found = {name for name in names if name.startswith(scopes)}
     if row.name != "FTRL":
         return found

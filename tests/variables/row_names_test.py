@@ -6,7 +6,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.variables import row_names
 
-# What `str.splitlines` cuts at beside \n; the last two also stand at the ends of a name.
+# Line ends of `str.splitlines` other than \n; then a NUL and a no-break space.
 ODD = ["\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r", "\0", "\xa0"]
 
 

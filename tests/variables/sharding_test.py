@@ -137,7 +137,7 @@ def test_a_table_starts_warm_whole_or_in_shards(there, here, tmp_path):
 
 
 def _noise(servers, rows, kind):
-    """What noise adds to the gradient of a table [6, 8], dense; rows are in the batch in order."""
+    """Return the noise on the gradient of a table [6, 8] as an array; the batch has these rows."""
     cut = sharding.Sharding(servers=servers, min_bytes=8)
     with tf.Graph().as_default(), cut.cut_tables(), tf1.Session() as session:
         tf1.set_random_seed(1)

@@ -1,4 +1,4 @@
-"""Stacks of variables: what tasks have together is what they have one by one."""
+"""Stacked variables of tasks give the same results as one variable for each task."""
 
 import dataclasses
 import logging
@@ -33,7 +33,7 @@ def few(monkeypatch):
 
 
 def _model(count=3, tower=TOWER, **settings):
-    """So many equal tasks, whose label is the same, and one of another kind among them."""
+    """Return a model of `count` equal tasks with one label, and a regression among them."""
     equal = [heads.Binary(name=f"t{i}", label="sign") for i in range(count)]
     trunk = networks.MLP(layers=[5], activation="tanh")
     return model.MultiTaskModel(
@@ -114,7 +114,7 @@ def _without_seed(axis, shape):
 
 def test_kernels_start_within_their_bounds_without_a_seed():
     values = _without_seed(axis=1, shape=[30, 50, 20])
-    limit = np.sqrt(6 / 50)  # Of kernels [30, 20].
+    limit = np.sqrt(6 / 50)  # Glorot's bound for kernels [30, 20].
     assert np.abs(values).max() <= limit and np.abs(values).max() > 0.99 * limit
     assert len(np.unique(values[:, :, 0], axis=1)) == 30
 
@@ -136,7 +136,7 @@ def test_ops_hardly_grow_with_tasks(mode):
 
 
 def _saved(path, made, may_stack):
-    """Save a new graph to a checkpoint, and return what its variables hold."""
+    """Save a new graph to a checkpoint, and return the values of its variables."""
     with tf.Graph().as_default(), tf1.Session() as session:
         _build(made, may_stack=may_stack)
         session.run(tf1.global_variables_initializer())
@@ -290,7 +290,7 @@ def test_runs_go_on_with_stacks_are_evaluated_and_start_others(few, tmp_path, mo
     assert num_built == 0
     train("mixed", 4, may_stack=False)
     mixed, num_built = train("mixed", 8)
-    # What is checked before the start and evaluated, training, and what is exported.
+    # Evaluation (also checked before the start), training and export each build a saver.
     assert num_built == 3
     assert mixed.keys() == plain.keys()
     for name in plain:

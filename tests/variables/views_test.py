@@ -1,4 +1,4 @@
-"""Views of variables: one order, wherever they are entered, and what they may ask for."""
+"""Views of variables apply in a fixed order, and may create further variables."""
 
 import contextlib
 import itertools
@@ -56,7 +56,7 @@ def test_a_view_ends_with_its_block_and_holds_in_scopes_that_were_open_before():
 
 
 def test_a_weight_that_was_made_elsewhere_is_read_as_others_are():
-    """What a view creates beside it is a variable of its own."""
+    """A view may create a variable beside the weight; the second read finds it again."""
 
     def mask(getter, name, **settings):
         own = {**settings, "shape": [2], "initializer": tf1.zeros_initializer()}

@@ -39,7 +39,7 @@ def test_every_method_has_a_file():
 
 
 def _experiment(name, tmp_path, *params):
-    """Digits with the weighting of one file."""
+    """Return the experiment on digits with the weighting of a file."""
     text = f'include "{DIGITS}"\ninclude "gin_configs/balancing/{name}.gin"\n{NEEDED.get(name, "")}'
     imports = "from mtl.balancing import weighting\nfrom mtl.optimization import schedules\n"
     path = tmp_path / f"{name}.gin"

@@ -1,4 +1,4 @@
-"""What holds for every method, and what only some have: extremes, gaps, restoring, task order."""
+"""Properties of all or some methods: extremes, gaps, restored states, and the order of tasks."""
 
 import numpy as np
 import pytest

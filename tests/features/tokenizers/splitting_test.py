@@ -39,9 +39,9 @@ def test_words_are_those_of_the_library(lowercase):
 
 
 def _is_old(character):
-    """Whether Unicode 3.2 knows it, and later versions say the same of it.
+    """Return True if Unicode 3.2 gives the character the same category as Python's version.
 
-    The library has tables of an earlier version than Python.
+    The tables of the library are from an earlier version than Python's tables.
     """
     before = unicodedata.ucd_3_2_0.category(character)
     return before != "Cn" and before == unicodedata.category(character)

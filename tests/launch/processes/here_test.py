@@ -19,7 +19,7 @@ TRACE = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, with modules of its own and one named as an installed one."""
+    """Yield the current folder with two new modules, and one named like an installed module."""
     for name in ("here_ours", "here_theirs", "tqdm"):
         (tmp_path / f"{name}.py").write_text(TRACE)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What a flag that nobody knows may mean."""
+"""For an unknown flag, the error proposes an existing flag or setting."""
 
 import dataclasses
 import pathlib

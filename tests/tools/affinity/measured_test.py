@@ -85,7 +85,7 @@ def _differentiate(values, delta=1e-6):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of one step over all rows: a trunk and a table that three tasks share."""
+    """Train a single step over all rows; three tasks share a trunk and a table."""
     directory = tmp_path_factory.mktemp("whole")
     tiny.train(_make(affinity.TaskAffinity(every_steps=1, learning_rate=RATE)), directory)
     return directory

@@ -111,7 +111,7 @@ def test_knots_lie_on_the_isotonic_regression():
     inner = (wanted > 0) & (wanted < 1)
     blocks = np.unique(fitted.predict(rows.logits))
     blocks = blocks[(blocks > 0) & (blocks < 1)]
-    for block in blocks:  # Each block has a knot of its own; logits are rounded to 0.001.
+    for block in blocks:  # Each block has a separate knot; logits are rounded to 0.001.
         assert np.abs(shares - block).min() < 2e-3
     assert inner.sum() >= len(blocks)
 
@@ -227,7 +227,7 @@ def test_a_calibrated_run_is_a_plain_one(kind, tasks, num_knots, source, tmp_pat
         assert after["sign/auc"] == before["sign/auc"]
         names = {name for name, _ in tf.train.list_variables(str(source))}
         assert names >= set(tiny.variables(tmp_path))
-    # What is not calibrated is that of the source, to the bit.
+    # All other variables equal the variables of the source, to the bit.
     old, new = tiny.variables(source), tiny.variables(tmp_path)
     own = {f"head/{task}/logits/{name}" for task in tasks for name in ("kernel", "bias")}
     for name in set(new) - own - {"global_step", "head/sign/knots"}:

@@ -1,4 +1,4 @@
-"""What is recorded in training and from checkpoints, on the tiny experiment."""
+"""The audit records examples in training and from checkpoints of the tiny experiment."""
 
 import dataclasses
 import pathlib
@@ -18,9 +18,9 @@ ROWS = 96
 
 
 def make(dropout=0.2, **run):
-    """Without batch norm, so that a checkpoint has all that a step's norms depend on.
+    """Return an experiment without batch norm, so that a checkpoint determines a step's norms.
 
-    Without dropout there are auxiliary losses, one that is measured and one that is not.
+    Without dropout, it has two auxiliary losses, and the audit measures only one.
     """
     network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=dropout))
     made = tiny.make(network=network, **run)
@@ -128,7 +128,7 @@ def test_a_visit_for_each_checkpoint_and_a_report(trained):
 
 
 class Steps:
-    """A dense layer on [B, T, D], written as that of Keras: its sizes are computed as it runs."""
+    """A dense layer on [B, T, D] that computes its sizes in the graph, like the layer of Keras."""
 
     def __call__(self, inputs, tasks, training):
         hidden = layers.dense(tf.concat(list(inputs.values()), 1), 6, "in", tf.tanh)

@@ -1,4 +1,4 @@
-"""Auxiliary losses in an audit, against the gradient of one row after the other."""
+"""The norms of auxiliary losses in an audit equal the gradients of single rows."""
 
 import functools
 from types import MappingProxyType

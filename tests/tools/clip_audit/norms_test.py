@@ -148,7 +148,7 @@ NETWORKS = {
 
 
 def measured(network, make_batch):
-    """`Norms` from one pass and from a pass for each row, and what one pass did not know."""
+    """Return `Norms` from one pass and from a pass per row, and the `unknown` of the former."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(3)
         batch = make_batch()

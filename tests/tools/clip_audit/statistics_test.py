@@ -93,7 +93,7 @@ def test_samples_have_the_statistics_of_their_visits(record):
 
 
 def _expected(own, batches):
-    """By hand, of the visits of one sample."""
+    """Return the statistics of a sample, computed by hand from its visits."""
     finite = np.isfinite(own["norm"])
     number = np.arange(len(finite))
     expected = {"visits": len(finite), "not_finite": (~finite).sum(), "label/a": own["label/a"][-1]}

@@ -1,4 +1,4 @@
-"""What is built twice and may be computed once."""
+"""Equal ops that are built twice are computed once."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ INPUTS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 
 
 def built_twice(network, inputs=None):
-    """A network's output, what is taken for it the second time, and whether it was there before."""
+    """Return a network's first output, the tensor used as the second, and True if it is reused."""
     given = tf.constant(INPUTS)
 
     def build(inputs):

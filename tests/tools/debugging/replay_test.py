@@ -30,7 +30,7 @@ def content(folder):
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
-    """A run whose head takes the logarithm of 0 at step 5, its experiment, and what it said."""
+    """Return an experiment whose head takes the logarithm of 0 at step 5, its folder and error."""
     model_dir = tmp_path_factory.mktemp("broken") / "run"
     made = debugger.make("log_of_zero", "head", checkpoint_steps=2, summary_steps=1)
     return made, model_dir, train(made, model_dir)
@@ -98,7 +98,7 @@ def test_data_that_cannot_be_read_any_more_is_one_line(broken, monkeypatch):
 
     monkeypatch.setattr(replay._Replay, "_build_input", fail)
     monkeypatch.setattr(debugger.Arrays, "scan", lambda *_: iter([("gone", "it must be whole")]))
-    for step in (4, 5):  # Of which the second goes on to the step before at first.
+    for step in (4, 5):  # A replay of step 5 runs step 4 first.
         with pytest.raises(checks.UserError, match="^gone: it must be whole"):
             verbs.debug(broken[0], str(broken[1]), step)
 

@@ -1,4 +1,4 @@
-"""Files whose first lines are no table: what is wrong, and which command mends it."""
+"""Files whose first lines are not a table: the error names the flaw, and a command to mend it."""
 
 import gzip
 import sys

@@ -1,4 +1,4 @@
-"""Lines of tables that are odd but right, and those that would fill memory."""
+"""Odd but correct lines of tables are read; lines that would fill memory are refused."""
 
 import csv
 import gzip

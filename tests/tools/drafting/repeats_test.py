@@ -1,4 +1,4 @@
-"""What a draft tells of repeated rows, of small splits, and of copies of labels."""
+"""A draft reports repeated rows, small splits, and copies of labels."""
 
 import bisect
 import math

@@ -1,4 +1,4 @@
-"""Names of tasks are those of scopes, and each task has one of its own."""
+"""The names of tasks are valid scopes, and no two tasks share a name."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The metric of one column alone, beside scikit-learn on rows that were not seen."""
+"""The metric of a single column equals scikit-learn on unseen rows."""
 
 import numpy as np
 import pytest

@@ -124,9 +124,9 @@ def add_scores(made):
 
 @pytest.fixture
 def by_hand():
-    """by_hand(build, sizes): an `Opened` of columns that are fed, without any run.
+    """Yield by_hand(build, sizes, add), which makes an `Opened` of fed columns without a run.
 
-    build({column: tensor}) gives the logits [B, C] of one task.
+    build({column: tensor}) returns the logits [B, C] of a single task.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
 

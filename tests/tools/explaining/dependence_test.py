@@ -21,7 +21,7 @@ class _Regressor(base.RegressorMixin, base.BaseEstimator):
         return True
 
     def predict(self, given):
-        # It stacks all rows of a grid; those of one value at a time are rows here.
+        # scikit-learn sets one value of the grid in all rows, and calls this for each value.
         return self.own.predict(given)
 
 

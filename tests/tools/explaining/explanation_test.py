@@ -1,4 +1,4 @@
-"""A whole explanation: its page, its tables, and what it says of what cannot be explained."""
+"""A whole explanation: its page, its tables, and the reasons for missing parts."""
 
 import csv
 import dataclasses
@@ -85,7 +85,7 @@ def test_rows_of_training_are_said_to_be_that(run, found):
 
 
 def test_what_cannot_be_explained_is_said_in_a_line(run):
-    """A task without labels, one whose predictions are nothing known, lists, a constant field."""
+    """A task without labels, a head with unknown predictions, lists, and a constant field."""
     experiment, folder = run
     splits = {name: dict(own) for name, own in conftest.SPLITS.items()}
     splits["test"]["kind"] = np.full(300, -1)

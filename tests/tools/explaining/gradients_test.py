@@ -29,7 +29,7 @@ def plain(made):
 
 
 def cosines(found, names):
-    """[T, T] of what the variables with these names hold."""
+    """Return the cosines [T, T] of the tasks' gradients for the variables with these names."""
     flat = [np.concatenate([np.ravel(found[name][t]) for name in names]) for t in range(len(TASKS))]
     stacked = np.stack(flat).astype(np.float64)
     norms = np.linalg.norm(stacked, axis=1)

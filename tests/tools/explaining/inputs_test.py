@@ -1,4 +1,4 @@
-"""Which fields are permuted together, and which fields a column is made of."""
+"""The fields of a history are permuted together; each column is traced back to its fields."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the logits of a graph depend on."""
+"""A field counts as used if the logits depend on it, also through a calibration."""
 
 import tensorflow as tf
 

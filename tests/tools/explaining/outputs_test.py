@@ -1,4 +1,4 @@
-"""What heads of all kinds say as numbers."""
+"""The numeric outputs of heads of all kinds."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A checkpoint in every format: what is measured is what is there."""
+"""The comparison measures a checkpoint in every format whose packages are installed."""
 
 import dataclasses
 import importlib.util
@@ -28,7 +28,7 @@ def found(tmp_path_factory):
         patterns=["^network/trunk/"],
     )
     network = tiny.networks.SharedBottom(trunk=tiny.networks.MLP(layers=[64, 64]))
-    # Of numbers alone, as TensorFlow Lite looks up no text.
+    # Only numbers, because TensorFlow Lite looks up no text.
     columns = [features.Numeric(names=["x"])]
     made = tiny.make(
         network=network, columns=columns, check_rows=16, train_steps=2, checkpoint_steps=2
@@ -48,7 +48,7 @@ def found(tmp_path_factory):
     return {one.name: one for one in formats}
 
 
-TOLERANCES = {"float16": 1e-2, "int8": 0.1}  # Of all other numbers 1e-5.
+TOLERANCES = {"float16": 1e-2, "int8": 0.1}  # For all other types it is 1e-5.
 
 
 def _require_measured(one):

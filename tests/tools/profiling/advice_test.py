@@ -1,4 +1,4 @@
-"""What a profile advises: each line by a number of it, and none where nothing stands out."""
+"""The advice on a profile quotes its numbers, and says so if nothing stands out."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_what_stands_out_is_told(wall, settings, told):
     ("wall", "settings"),
     [
         ({"WAITING": 1.9}, PLAIN),
-        ({"BALANCING": 6.0}, PLAIN),  # Nothing to set: it is no Combine that decides so often.
+        ({"BALANCING": 6.0}, PLAIN),  # No `Combine` is used, so no setting would help.
         ({"back": 9.0}, advice.Settings(combines=True)),  # One pass, as a sum takes.
         ({"SESSION": 4.0}, PLAIN),  # Few ops, and many steps a call already.
         ({"SESSION": 4.0}, advice.Settings(steps_per_call=1, may_repeat=False)),

@@ -47,7 +47,7 @@ def test_the_peak_is_told_by_who_holds_it():
     nodes.append(_node("network/c", [(3, 70), (9, -70)], size=70))
     place = {"n": words.Place(words.NETWORK), "h": words.Place(words.HEADS)}
     held = memory.find_peak(metadata, lambda name: place[name[0]])
-    # At 3 what is freed goes before what comes: 100 and 70 are held, and never 230.
+    # At time 3, 60 bytes are freed before 70 are allocated: the peak is 170, not 230.
     assert (held.peak, held.by_word) == (170, {words.NETWORK: 170})
     assert held.largest[words.NETWORK] == memory.Tensor("network/a", 100, "[5, 5]")
     assert held.largest[words.HEADS].num_bytes == 60

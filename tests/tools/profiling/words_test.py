@@ -1,4 +1,4 @@
-"""Which word the ops of a real training graph belong to."""
+"""Nearly all ops of a real training graph are attributed to a word, such as the network."""
 
 import collections
 

@@ -133,7 +133,7 @@ def by_criterion(finished, tmp_path_factory):
 
 
 def _cut(experiment, finished, folder):
-    """What is cut of the run, which is written, but neither evaluated nor exported."""
+    """Write the pruned run without an evaluation or an export, and return the cut."""
     path = run_directory.checkpoint_path(finished, "latest")
     cut = finished_pruning.choose_cut(experiment, finished, path, rows=96)
     finished_pruning.write_run(experiment, finished, path, cut, folder)
@@ -172,7 +172,7 @@ def test_sparse_gpt_cuts_its_share_and_moves_the_others(finished, reconstructed)
 
 
 def test_wanda_reads_the_inputs_of_the_checkpoint(finished, by_criterion):
-    """Of the trunk these are the columns: numbers, and rows of the table."""
+    """The inputs of the trunk are the columns: numbers, and rows of the table."""
     cut, _ = by_criterion
     values = checkpoint.read_checkpoint(finished)
     rows = tiny.SPLITS["train"]
@@ -335,13 +335,13 @@ def test_sparse_gpt_cannot_be_asked_for_in_training(reconstructed, tmp_path):
 
 @pytest.fixture(scope="module")
 def found(finished, tmp_path_factory):
-    """Where the rounds lie, and {name: ticket}."""
+    """Return the folder of the rounds, and {name: ticket}."""
     folder = str(tmp_path_factory.mktemp("tickets") / "root")
     return folder, _train_tickets(finished, folder, 4)
 
 
 def _train_tickets(finished, folder, count):
-    """Some of two rounds: the first one, its controls, the second one."""
+    """Train the first `count` tickets of two rounds: round one, its controls, round two."""
     source = _base(checkpoint_steps=40)
     parts = [
         _part(sparsity=0.75, density=densities.Uniform(), patterns=[f"^{TRUNK}$"]),

@@ -1,4 +1,4 @@
-"""What a trivial model reaches, computed once more from labels."""
+"""The scores of trivial models equal scores that are computed from labels."""
 
 import numpy as np
 import pytest

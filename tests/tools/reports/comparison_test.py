@@ -134,7 +134,7 @@ def test_runs_that_were_evaluated_on_different_rows_are_not_ranked():
         )
 
     same = {"sign int64": "48 rows, 1", "age float32": "48 rows, 2"}
-    others = {**same, "job string": "48 rows, 5"}  # Of a run with another input.
+    others = {**same, "job string": "48 rows, 5"}  # A run with another input.
     for rows in ((same, same), (same, others), (same, None), ({}, same)):
         found = compare(*rows)
         assert found.best_of("sign/auc") == ["b"] and comparison.describe_rows(found) == ""

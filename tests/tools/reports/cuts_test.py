@@ -1,4 +1,4 @@
-"""Where a page shows less than there is, it says how much."""
+"""A page that leaves something out says how much."""
 
 import dataclasses
 import math

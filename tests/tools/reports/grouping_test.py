@@ -12,7 +12,7 @@ NAMES = "abcdefgh"
 
 
 def _measure(values, missing=()):
-    """What a run has measured at steps 10, 20, ...: [N, T, T] -> Measured."""
+    """Return the `Measured` of a run with the values [N, T, T] at steps 10, 20, ..."""
     tasks = NAMES[: values.shape[1]]
     pairs = {
         (one, other): {

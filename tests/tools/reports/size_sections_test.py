@@ -1,4 +1,4 @@
-"""What a run weighs, its samples, its problems, and the commands to copy."""
+"""Sections of a report: the size of a run, its samples, its problems, and commands to copy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.tools.reports import runs
         (True, ["latest/11"], "latest"),
         (False, ["latest/11"], "latest"),
         (False, ["best/9", "latest/11"], "latest"),
-        (False, ["best/9"], None),  # Of a run before this one.
+        (False, ["best/9"], None),  # An earlier run has written this export.
         (True, [], None),
     ],
 )

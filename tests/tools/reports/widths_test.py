@@ -60,7 +60,7 @@ def draw():
 
 
 def describe_report():
-    """What a report is made of, and an explanation."""
+    """Return a page with the blocks of a report and of an explanation."""
     metrics = [["normalized_entropy_of_a_task", 0.9688, 0.9699], ["auc", 0.99995, 0.99996]]
     header = ["metric", "best (step 1234567)", "last (step 1234567)"]
     classes = [f"class number {i} of twelve" for i in range(12)]
@@ -76,7 +76,7 @@ def describe_report():
 
 
 def describe_pictures():
-    """Pictures alone, which narrow windows show whole, too."""
+    """Return a page of pictures alone, which fit into narrow windows, too."""
     section = blocks.Section("a", "A", [blocks.Figures(draw())])
     return blocks.Page("run", "", "", [], [section], [])
 

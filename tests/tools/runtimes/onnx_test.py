@@ -144,7 +144,7 @@ def test_spelled_out_buckets_need_no_operation_that_onnx_lacks(dtype, boundaries
 
 
 class _Runtime:
-    """In place of onnxruntime: gives what a session of its own gives, changed."""
+    """Stands in for onnxruntime, and changes the outputs of its sessions."""
 
     def __init__(self, change):
         self._change = change

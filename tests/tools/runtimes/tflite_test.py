@@ -1,4 +1,4 @@
-"""Exports as TensorFlow Lite: what they give, what they weigh, and what they cannot hold."""
+"""Exports as TensorFlow Lite: their outputs, their size, and unsupported operations."""
 
 import pathlib
 import shutil

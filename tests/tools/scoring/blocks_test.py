@@ -1,4 +1,4 @@
-"""Blocks hold what Python's own json, csv and protobuf write for each row."""
+"""Blocks equal the output of Python's json, csv and protobuf modules for the same rows."""
 
 import csv
 import datetime

@@ -78,7 +78,7 @@ def v2_server(served, described, extensions=(), versions=None, change=lambda doc
             for name, value in outputs.items():
                 kind = tf.string if value.dtype == object else tf.as_dtype(value.dtype)
                 own = {"name": name, "datatype": open_inference.name_type(kind)}
-                # MLServer has no outputs of one axis.
+                # MLServer gives every output at least two axes.
                 own["shape"] = [*value.shape, *[1] * (not is_binary and value.ndim == 1)]
                 if is_binary:
                     pieces.append(open_inference.write_binary(value))

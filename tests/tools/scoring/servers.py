@@ -41,7 +41,7 @@ class Plain:
 
 
 class Served:
-    """The versions of a model, and what the next calls answer in place of a prediction."""
+    """The versions of a model, and the failures that answer the next calls."""
 
     def __init__(self, base):
         self.base, self._models = base, {}

@@ -112,7 +112,7 @@ def test_a_restart_repeats_no_finished_file(trained, tmp_path):
         ]
 
     newer = (out / "in-1.jsonl").stat().st_mtime_ns + 10**9
-    os.utime(inputs[1], ns=(newer, newer))  # Of the same content.
+    os.utime(inputs[1], ns=(newer, newer))  # The content stays the same.
     assert run(inputs, out, format_name="jsonl") == (0, 4)
 
 
@@ -514,7 +514,7 @@ def test_formulas_are_escaped_on_request(trained, tmp_path):
             assert [row["id"] for row in csv.DictReader(file)] == [expected] * 2
     with pytest.raises(checks.UserError, match="--escape_formulas must come with CSV"):
         scoring.plan_shards([str(path)], f"{tmp_path}/o.jsonl", escape_formulas=True)
-    # A folder holds rows of one kind.
+    # A folder holds either escaped or unescaped rows.
     for wished in (True, False):
         plan = scoring.plan_shards([str(path)], f"{tmp_path}/out/", "csv", escape_formulas=wished)
         if wished:

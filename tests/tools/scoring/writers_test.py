@@ -1,4 +1,4 @@
-"""What is written to Parquet block by block stays what it was."""
+"""Values that are written to Parquet in blocks keep their types; other types are refused."""
 
 import os
 
@@ -48,7 +48,7 @@ def test_values_of_another_type_are_refused(first, later, kind, got, tmp_path):
         ([1.5], [2, 2**53], None),
         ([[0.5]], [[2], []], None),
         (["a"], ["007"], None),
-        # What has no common type is JSON text, as it is within one block.
+        # Values without a common type become JSON text, as within a single block.
         (["a"], [5, None], ["a", "5", None]),
         (["a"], [True], ["a", "true"]),
     ],

@@ -60,7 +60,7 @@ class Served:
         return f"127.0.0.1:{self.running.grpc_port}"
 
     def ask(self, path, body=None, method=None, **headers):
-        """The answer to GET, or to POST with a body: bytes, or what becomes JSON."""
+        """Return the answer to GET, or to POST if there is a body: bytes, or a value for JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection(self.rest, timeout=30)
         given = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -29,7 +29,7 @@ PATH = f"/v1/models/{NAME}:predict"
 
 @pytest.fixture
 def body(rows):
-    """A request of one row."""
+    """Return a request with a single row."""
     columns = {name: as_json(value[:1]) for name, value in rows["raw"].items()}
     return {"signature_name": "raw", "inputs": columns}
 
@@ -137,7 +137,7 @@ def test_the_time_of_parsing_and_writing_is_bounded(name, base, body, monkeypatc
 
 @pytest.fixture
 def arrived(monkeypatch):
-    """What connections have received, once it is handled; None for a new connection."""
+    """Return a list of the data that connections have handled; None is a new connection."""
     noted = []
 
     def note(name, read):

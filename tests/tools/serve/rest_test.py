@@ -110,7 +110,7 @@ def test_inputs_with_a_default_may_be_left_out(served, rows, expected):
     wanted = expected("raw", inputs)["price/value"]
     columns = {name: as_json(value) for name, value in inputs.items()}
     for more in ({}, {"word": []}, {"tags": [], "tags/length": []}):
-        if "tags" in more:  # [0] is no list of lists.
+        if "tags" in more:  # [] is not a list of lists.
             assert (
                 "input 'tags' must have the shape [rows, any]"
                 in served.predict(signature_name="raw", inputs=columns | more).error

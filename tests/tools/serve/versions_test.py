@@ -1,4 +1,4 @@
-"""Versions come, go and break while a server answers; no request is lost or meets half of one."""
+"""Versions come, go and break while a server answers; every request meets a whole version."""
 
 import logging
 import shutil
@@ -24,7 +24,7 @@ class Fake:
 
 
 class Folder:
-    """Versions that exist, and those that cannot be loaded."""
+    """A folder of versions, some of which cannot be loaded."""
 
     def __init__(self, *numbers):
         self.numbers, self.broken, self.made, self.tries = set(numbers), set(), {}, []

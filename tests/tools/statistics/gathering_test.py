@@ -1,4 +1,4 @@
-"""Whole tables of all formats, beside NumPy and pandas, and what is refused."""
+"""Statistics of tables of all formats equal NumPy and pandas; broken files are refused."""
 
 import datetime
 import decimal

@@ -1,4 +1,4 @@
-"""What tensorflow-metadata's messages hold, beside NumPy."""
+"""The messages of tensorflow-metadata hold the same statistics as NumPy."""
 
 import numpy as np
 import pyarrow as pa

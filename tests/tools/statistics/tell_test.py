@@ -1,4 +1,4 @@
-"""Lines for a terminal: they fit, they are escaped, and they say what was cut."""
+"""Lines for a terminal fit its width, are escaped, and count the parts that were cut."""
 
 import numpy as np
 import pyarrow as pa

@@ -78,7 +78,7 @@ def serving(folder):
 
 
 def look(page, told, paths):
-    """What the page shows, once it shows what is told, or the time is up."""
+    """Wait for all texts and paths, up to a limit; return the page's content and missing texts."""
     end = time.time() + _SECS
     while True:
         seen = page.evaluate(_LOOK)

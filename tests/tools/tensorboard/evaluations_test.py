@@ -1,4 +1,4 @@
-"""What is shown of evaluations is what predictions and labels say."""
+"""The curves and pictures of evaluations agree with predictions and labels."""
 
 import csv
 import dataclasses
@@ -153,7 +153,7 @@ def _read(path):
 
 
 def test_thresholds_tell_rare_events_apart():
-    """Where all probabilities are near 0, thresholds that are even in them would tell nothing."""
+    """If all probabilities are near 0, evenly spaced thresholds would tell nothing."""
     rng = np.random.default_rng(0)
     logits = rng.normal(-8, 1, 4000)
     targets = (rng.random(4000) < 0.02).astype(float)

@@ -1,4 +1,4 @@
-"""What is written once: text, layout, settings, names of rows, and a graph that can be read."""
+"""Items that are written once: text, layout, settings, names of rows, and a readable graph."""
 
 import re
 

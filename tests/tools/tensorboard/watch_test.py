@@ -1,4 +1,4 @@
-"""What a step shows is what an independent computation gives, and changes no bit of the run."""
+"""The items of a step equal an independent computation and do not change the run."""
 
 import dataclasses
 import shutil
@@ -45,7 +45,7 @@ def make(shown=None, surgeon=None, **run):
 
 
 def read(directory):
-    """{step: {tag: histogram or number}} of what is no ordinary scalar."""
+    """Return {step: {tag: histogram or number}}, without ordinary scalars."""
     found = {}
     for event in tiny.events(directory):
         for value in event.summary.value:
@@ -93,7 +93,7 @@ def trained(values):
 
 
 def differentiate(made, folder, step):
-    """{task: {variable: gradient}} of the step after a checkpoint, and what activations give."""
+    """Return {task: {variable: gradient}} of the step after a checkpoint, and {op: activation}."""
     outputs = {}
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(made.run.seed)

@@ -1,4 +1,4 @@
-"""What MLflow and W&B are given, by clients that are made up; tests/clients has the real ones."""
+"""Fake clients of MLflow and W&B get a run and its metrics; tests/clients has real clients."""
 
 import sys
 import types as python_types
@@ -14,7 +14,7 @@ RUN = types.RunDescription("a", "runs/a", parameters=PARAMETERS)
 
 
 class _Client:
-    """A client of MLflow of one run."""
+    """A fake client of MLflow, with a single run."""
 
     def __init__(self, tracking_uri=None):
         self.calls = []
@@ -59,7 +59,7 @@ def test_mlflow_begins_a_run_with_all_parameters(client):
     assert client.calls[0] == ("create_run", "id of digits", "a", tags)
     batches = [call[-1]["params"] for call in client.calls if call[0] == "log_batch"]
     assert [len(batch) for batch in batches] == [100, 50]
-    # Brackets are no letters to MLflow.
+    # MLflow allows no brackets in names.
     assert dict(sum(batches, []))["model.heads_x5ba_x5d.n7"] == "7"
 
 

@@ -1,4 +1,4 @@
-"""What a thread hands to a tracker, and what becomes of a tracker that does not answer."""
+"""A thread passes all reports to a tracker in order; a hanging tracker holds up no run."""
 
 import logging
 import time
@@ -80,7 +80,7 @@ def test_parts_of_a_run_report_to_one_run_under_their_names(tmp_path):
     report("second", is_first=False, is_new=False)
     last = told.said[-3]
     assert last[0] == "log" and list(last[2]) == ["second/train/loss"]
-    # What is added later is told to the run, and by the name of the part.
+    # Later scalars reach the same run, under the name of the part.
     later = reporter.Reporters([told], str(tmp_path / "second"), is_owner=False)
     later.start(RUN)
     later.log("eval_test", 10, {"loss": 0.25})

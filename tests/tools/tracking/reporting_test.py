@@ -1,4 +1,4 @@
-"""Runs that are reported to a tracker: what it is told, by which process, and in which run."""
+"""Reports of runs to a tracker: their content, the process that sends them, and the run's id."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ def test_a_run_its_resume_and_a_later_evaluation_are_one_run(tmp_path):
     assert start.name == "run" and start.parameters["run.train_steps"] == "20"
     assert start.parameters["model.heads[kind].classes"] == "3"
     assert told.said[-1] == ("end", types.FINISHED)
-    # The scalars are those of TensorBoard, and the metrics those of the evaluation.
+    # The tracker gets the scalars of TensorBoard and the metrics of the evaluation.
     logged = {one[1]: one[2] for one in told.said if one[0] == "log"}
     ours = {
         tag: value for (step, tag), value in tiny.scalars(tmp_path / "run").items() if step == 20

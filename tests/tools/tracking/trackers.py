@@ -13,7 +13,7 @@ HANGING = threading.Event()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Told(types.Tracker):
-    """Appends (what, ...) to `said`; `fault` is one of hang, raise, slow, and `at` where."""
+    """Appends each call to `said`; the calls in `at` have the `fault` hang, raise or slow."""
 
     said: list = dataclasses.field(default_factory=list)
     fault: str = ""

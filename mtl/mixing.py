@@ -119,6 +119,38 @@ class CutMix(_Mixing):
         return types.Mixture({**inputs, **mixed}, partners, share)
 
 
+class MixedRows(types.PassExtension):
+    """Mixes the rows of a forward pass, and the losses of their labels.
+
+    Args:
+      mix: a part that mixes the rows of encoded columns, such as `Mixup`.
+    """
+
+    has_samples = False
+
+    def __init__(self, mix: types.Mixing):
+        self._mix = mix
+        self._mixture: types.Mixture
+
+    def change_inputs(self, encoded: types.Tensors) -> types.Tensors:
+        """Mix each row with its partner; see `types.PassExtension`."""
+        self._mixture = self._mix(encoded)
+        return self._mixture.inputs
+
+    def wrap_losses(self, compute: types.ComputeLosses) -> types.ComputeLosses:
+        """Return a function that weighs the losses of the labels of both rows of each pair."""
+
+        def compute_mixed(logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
+            partners, share = self._mixture.partners, self._mixture.share
+            others = {name: tf.gather(values, partners) for name, values in labels.items()}
+            losses, partner_losses = compute(logits, labels), compute(logits, others)
+            return {
+                task: share * losses[task] + (1 - share) * partner_losses[task] for task in losses
+            }
+
+        return compute_mixed
+
+
 def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Draw a number from Beta(alpha, alpha).
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from mtl import features as features_lib
 from mtl import types
-from mtl.auxiliary import emitted as emitted_losses
 from mtl.auxiliary import row_losses
 from mtl.balancing import balanced
 from mtl.deferred import compat, tf, tf1
@@ -228,62 +227,41 @@ class MultiTaskModel(passes.Passes):
         training: bool = True,
     ) -> whole_batch.ForwardPass:
         """Run the network and the heads on some rows, and compute the losses of these rows."""
-        scope = tf1.get_variable_scope()
+        scope, extensions = tf1.get_variable_scope(), self.extend_pass(training)
         with contextlib.ExitStack() as stack:
             contexts = [extension.around_network() for extension in extensions_lib.current()]
+            contexts += [extension.around_network() for extension in extensions]
             tensor_maps = [stack.enter_context(context) for context in contexts]
-            emitted = stack.enter_context(outlets.collect_losses()) if self.built_losses else {}
-            outputs = self.build_outputs(features, statistics, training)
+            outputs = self.build_outputs(features, statistics, training, extensions)
         watched = {name: tensors for by_name in tensor_maps for name, tensors in by_name.items()}
-        logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
-        activations = self.gather_activations(features, labels, outputs, scope, emitted, training)
-        show = mixture and self.show_mixed(activations, outputs.encoded)
-        if not self.built_losses:
-            rows = {}
-        elif training:
-            rows = row_losses.compute(self.built_losses, activations, show)
-        else:
-            rows = self._infer_rows(activations)
-        whole = {name: losses.average() for name, losses in rows.items()}
-        if mixture is not None:
-            mixed = self._mix_losses(logits, labels, mixture)
-            return whole_batch.ForwardPass({**mixed, **whole}, towers.shared, watched=watched)
+        logits = outputs.logits
+        compute: types.ComputeLosses = self._compute_losses
+        added: dict[str, Any] = {}
+        for extension in extensions:
+            of_pass = self.gather_activations(features, labels, outputs, scope, {}, training)
+            added |= extension.add_losses(of_pass, outputs.encoded)
+            compute = extension.wrap_losses(compute)
 
         def samples(count: int) -> list[types.Tensors]:
             return [
                 {
-                    **self._compute_losses(
+                    **compute(
                         whole_batch.take_every(logits, first, count),
                         whole_batch.take_every(labels, first, count),
                     ),
-                    **{name: losses.average(first, count) for name, losses in rows.items()},
+                    **{name: losses.average(first, count) for name, losses in added.items()},
                 }
                 for first in range(count)
             ]
 
-        losses = {**self._compute_losses(logits, labels), **whole}
-        apart = samples if self.are_losses_apart else None
-        return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
-
-    def _infer_rows(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
-        """Compute auxiliary losses in evaluation mode; losses that exist only in training are 0."""
-        emitted = activations.emitted
-        parts = [p for p in self.built_losses if emitted_losses.is_inferred(p, emitted)]
-        losses = row_losses.compute(parts, activations)
-        nothing = row_losses.RowLosses(tf.zeros([1]), tf.zeros([1]))
-        return {part.name: losses.get(part.name, nothing) for part in self.built_losses}
-
-    def _mix_losses(
-        self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
-    ) -> dict[str, tf.Tensor]:
-        """Compute the losses of mixed rows, from the labels of both rows of each pair."""
-        others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
-        losses, partner_losses = (
-            self._compute_losses(logits, labels),
-            self._compute_losses(logits, others),
+        whole = {name: losses.average() for name, losses in added.items()}
+        has_samples = self.are_losses_apart and all(e.has_samples for e in extensions)
+        return whole_batch.ForwardPass(
+            {**compute(logits, labels), **whole},
+            outputs.towers.shared,
+            samples if has_samples else None,
+            watched=watched,
         )
-        share = mixture.share
-        return {task: share * losses[task] + (1 - share) * partner_losses[task] for task in losses}
 
     def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
         return together.sum_label_weights(self.heads_with_loss, labels)

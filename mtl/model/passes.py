@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from mtl import checks, deferred, types
@@ -28,18 +28,15 @@ class Outputs(NamedTuple):
 
     Attributes:
       encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      inputs: the inputs of the network: `encoded`, or the result of mixing its rows.
+      inputs: the inputs of the network: `encoded`, or what extensions of the pass make of it.
       towers: {task: [B, H]}.
       logits: {task: [B, C]}.
-      mixture: the rows that `MultiTaskModel.mixing` has mixed, and their partners; None without
-        mixing.
     """
 
     encoded: types.Tensors
     inputs: types.Tensors
     towers: types.Towers
     logits: types.Tensors
-    mixture: types.Mixture | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,14 +109,19 @@ class Passes(settings.Settings):
         return {head.name: logits[head.name] for head in self.heads}
 
     def build_outputs(
-        self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
+        self,
+        features: types.Tensors,
+        statistics: features_lib.Statistics,
+        training: bool,
+        extensions: Sequence[types.PassExtension] = (),
     ) -> Outputs:
-        """Run the model from features to logits; rows are mixed only in training.
+        """Run the model from features to logits.
 
         Args:
           features: {field: [B, ...]}.
           statistics: the statistics of the training split.
           training: True for training mode.
+          extensions: the extensions of this pass.
 
         Returns:
           The tensors of the pass, B rows each.
@@ -130,11 +132,12 @@ class Passes(settings.Settings):
         """
         with self._separate_tasks(training), self.quantize(training):
             encoded = self._encode(features, statistics, training)
-            mixture = self.mixing(encoded) if self.mixing is not None and training else None
-            inputs = mixture.inputs if mixture else encoded
+            inputs: types.Tensors = encoded
+            for extension in extensions:
+                inputs = extension.change_inputs(inputs)
             towers = self._build_network(inputs, training)
             logits = self.build_logits(towers, features)
-        return Outputs(encoded, inputs, towers, logits, mixture)
+        return Outputs(encoded, inputs, towers, logits)
 
     def run_again(
         self, features: types.Tensors, inputs: types.Tensors, training: bool
@@ -194,33 +197,6 @@ class Passes(settings.Settings):
         return activations_lib.Activations(
             features, labels, *of_network, self.heads_by_task, forward, scope, emitted
         )
-
-    def show_mixed(
-        self, activations: activations_lib.Activations, encoded: types.Tensors
-    ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
-        """Choose the activations that auxiliary losses read in a step that mixes rows.
-
-        Args:
-          activations: the activations of the mixed rows.
-          encoded: the encoded columns before mixing, {column: [B, D] or [B, H, W, C]}.
-
-        Returns:
-          A function that returns the activations that a given auxiliary loss reads. A loss with
-          `reads_features` gets a second pass over the rows before mixing, which all these losses
-          share. Any other auxiliary loss reads the activations of the mixed rows, without features
-          and labels.
-        """
-
-        @functools.cache
-        def run_plain() -> types.Activations:
-            return activations.run(encoded)
-
-        def show(part: types.AuxiliaryLoss) -> types.Activations:
-            if types.read_member(part, types.AuxiliaryLoss, "reads_features"):
-                return run_plain()
-            return activations_lib.withhold_rows(activations, part.name)
-
-        return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
         """Compute the predictions of all tasks.

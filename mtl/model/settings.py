@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import features as features_lib
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import balanced
@@ -17,6 +17,10 @@ from mtl.layers import quantization as quantization_lib
 from mtl.sparsity import pruning as pruning_lib
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
+
+with deferred.imports():
+    from mtl import mixing as mixing_lib
+    from mtl.auxiliary import pass_losses
 
 _LOSSES = ("loss", "average_loss")
 _OF_ALL_TASKS = (*_LOSSES, "global_step")
@@ -251,6 +255,19 @@ class Settings:
             for part, weight in zip(losses, weights, strict=True)
             if callable(weight) or weight != 0
         ]
+
+    def extend_pass(self, training: bool) -> list[types.PassExtension]:
+        """Make the extensions of a forward pass: auxiliary losses and mixing of rows.
+
+        Args:
+          training: True for training mode; only training mixes rows.
+        """
+        extensions: list[types.PassExtension] = []
+        if self.built_losses:
+            extensions.append(pass_losses.PassLosses(self, training))
+        if self.mixing is not None and training:
+            extensions.append(mixing_lib.MixedRows(self.mixing))
+        return extensions
 
     @property
     def heads_of_losses(self) -> Sequence[types.Head]:

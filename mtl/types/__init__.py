@@ -36,7 +36,13 @@ from mtl.types.data import (
     Source,
 )
 from mtl.types.emitting import Emitting
-from mtl.types.extensions import Forward, MakeExtension, StepExtension
+from mtl.types.extensions import (
+    ComputeLosses,
+    Forward,
+    MakeExtension,
+    PassExtension,
+    StepExtension,
+)
 from mtl.types.heads import (
     AddingHead,
     BatchHead,
@@ -137,6 +143,7 @@ __all__ = [
     "Clipping",
     "Column",
     "CombinedMetric",
+    "ComputeLosses",
     "ComparableHead",
     "Connected",
     "DecodeOnlyError",
@@ -167,6 +174,7 @@ __all__ = [
     "ObservedRun",
     "OpenObserver",
     "Optimizer",
+    "PassExtension",
     "PythonValue",
     "Reading",
     "RowNames",

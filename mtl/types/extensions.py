@@ -1,4 +1,4 @@
-"""Extensions add optional features, such as pruning, to the graph of a training step."""
+"""Extensions add optional features to the graph of a training step, or of a forward pass."""
 
 from __future__ import annotations
 
@@ -117,6 +117,59 @@ class StepExtension:
           The op that completes the step; it must run after `moved`.
         """
         return moved
+
+
+ComputeLosses: TypeAlias = Callable[[values.Tensors, values.Tensors], values.Tensors]
+"""A function of logits {task: [B, C]} and labels that returns the losses, {task: scalar}."""
+
+
+class PassExtension:
+    """Changes a forward pass of the model; by default, each member changes nothing.
+
+    Each forward pass has separate extensions, so an extension may keep tensors between its calls.
+    A pass calls the members in the order in which they stand here.
+
+    Attributes:
+      has_samples: False if the pass cannot compute the losses of every S-th row alone.
+    """
+
+    has_samples = True
+
+    def around_network(self) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
+        """Return a context around columns, network and heads; see `StepExtension`."""
+        return contextlib.nullcontext({})
+
+    def change_inputs(self, encoded: values.Tensors) -> values.Tensors:
+        """Return the inputs of the network.
+
+        Args:
+          encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+        """
+        return encoded
+
+    def add_losses(self, activations: Any, encoded: values.Tensors) -> Mapping[str, Any]:
+        """Compute losses in addition to the losses of the tasks.
+
+        Args:
+          activations: the outputs of the network, an `activations.Activations`.
+          encoded: the encoded columns, as in `change_inputs`.
+
+        Returns:
+          {name: `row_losses.RowLosses`}.
+        """
+        del activations, encoded
+        return {}
+
+    def wrap_losses(self, compute: ComputeLosses) -> ComputeLosses:
+        """Wrap the function that computes the losses of the tasks.
+
+        Args:
+          compute: the function of logits and labels.
+
+        Returns:
+          A function with the same arguments and the same kind of result.
+        """
+        return compute
 
 
 MakeExtension: TypeAlias = Callable[[Any, values.Tensors, values.Tensors], StepExtension]

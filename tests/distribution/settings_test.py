@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -177,6 +178,30 @@ def test_mistakes(settings, message):
 def test_mistakes_of_parts(part, settings, message):
     with pytest.raises(checks.UserError, match=message):
         part(**settings)
+
+
+_JOBS = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
+
+
+@pytest.mark.parametrize(
+    "strategy, jobs, chosen",
+    [
+        ("auto", {}, (distribution.MIRRORED, 3)),
+        ("mirrored", {}, (distribution.MIRRORED, 3)),
+        ("none", {}, (distribution.ONE, 1)),
+        ("auto", _JOBS, (distribution.WORKERS, 3)),
+        ("auto", {**_JOBS, "ps": ["localhost:3"]}, (distribution.SERVERS, 1)),
+    ],
+)
+def test_strategy_and_devices_of_a_machine_with_three_gpus(strategy, jobs, chosen, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * 3)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if jobs:
+        task = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+    place = distribution.Distribution(strategy=strategy).find_place()
+    devices = [f"/gpu:{number}" for number in range(chosen[1])]
+    assert (place.strategy, list(place.devices)) == (chosen[0], devices)
 
 
 def test_a_session_is_told_of_threads_and_memory(tmp_path):

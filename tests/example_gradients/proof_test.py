@@ -238,7 +238,8 @@ SLOW = (
     by_place,
     clipped_back,
     clipped_by_all,
-    dense_on_lists,
+    # No other network has weights that act on values of lists.
+    pytest.param(dense_on_lists, marks=pytest.mark.always),
     looped,
     by_an_op_that_is_not_known,
 )
@@ -323,6 +324,26 @@ def test_one_pass_where_the_layout_is_proved(network):
 @pytest.mark.parametrize("network", SLOW, ids=lambda network: network.__name__)
 def test_a_pass_for_each_example_where_it_is_not(network):
     assert_measured(network, is_proved=False, sizes=SIZES.get(network, (ALIKE,)))
+
+
+def row_for_each_example(batch):
+    """A constant row, repeated for each example."""
+    row = tf.tile(tf.constant([[0.5, -1.0, 2.0, 0.0]]), [tf.shape(batch["x"])[0], 1])
+    return losses(tf.tanh(layers.dense(batch["x"][:, 0], 4, "hidden") * row), batch)
+
+
+def test_a_repeated_row_is_proved_if_no_number_hides_the_batch_size():
+    values = draw_values(*ALIKE)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        held = hold_batch(values)
+        fast, slow = (
+            norms_test.measure(row_for_each_example, held, by_row) for by_row in (False, True)
+        )
+        assert not fast.unknown
+        norms_test.initialize(session)
+        feed = {held[name]: value for name, value in values.items()}
+        found, expected = session.run([m._replace(unknown=()) for m in (fast, slow)], feed)
+        norms_test.assert_same(found, expected)
 
 
 @NEEDS_KERAS_2

@@ -193,6 +193,16 @@ def test_an_evaluation_with_a_nan_prediction_is_never_the_best(tmp_path):
     assert run.keeper.read()["evaluations_since"] == 1
 
 
+def test_the_record_describes_the_rows_of_the_last_evaluation(tmp_path):
+    keeper = _Run(tmp_path).keeper
+    for step, description in ((1, {"rows": "a"}), (2, {"rows": "b"}), (3, {})):
+        metrics = {"m": 1.0, "global_step": step}
+        keeper.update(_save(tmp_path, step), metrics, description)
+        # An evaluation without a description keeps the recorded one.
+        expected = description or {"rows": "b"}
+        assert keeper.read()["measured_on"] == expected
+
+
 def test_another_metric_starts_anew(tmp_path):
     _Run(tmp_path).evaluate(1, 0.25)
     other = checkpoints.BestKeeper(checkpoints.Best(metric="n"), str(tmp_path))

@@ -1,7 +1,9 @@
 import pytest
+import tensorflow as tf
 
 from mtl import checks, verbs
 from mtl.checkpoints import lock, run_directory
+from mtl.files import storage
 from tests import tiny
 
 OWN = ("config.gin", "row_names.json", "events.out.tfevents.1.host", "model.ckpt-0.index")
@@ -109,3 +111,19 @@ def test_the_first_and_the_last_three_of_many_checkpoints_are_listed(tmp_path, m
         monkeypatch.setattr(run_directory, "list_checkpoints", lambda _, names=names: names)
         with pytest.raises(checks.UserError, match=f"There are: {shown}[.]"):
             run_directory.checkpoint_path(str(tmp_path), "no")
+
+
+def test_a_removal_that_is_killed_removes_the_index_first(tmp_path, monkeypatch):
+    for name in ("data-00000-of-00001", "index", "meta"):
+        (tmp_path / f"model.ckpt-1.{name}").touch()
+    removed = []
+
+    def remove(path):
+        removed.append(path)
+        raise OSError
+
+    monkeypatch.setattr(tf.io.gfile, "remove", remove)
+    monkeypatch.setattr(storage, "is_local", lambda path: False)  # Such as a folder of gs://.
+    with pytest.raises(OSError):
+        run_directory.remove_checkpoint(str(tmp_path / "model.ckpt-1"))
+    assert removed == [str(tmp_path / "model.ckpt-1.index")]

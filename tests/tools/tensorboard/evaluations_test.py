@@ -202,6 +202,8 @@ def test_confusion_and_curves_are_weighted_sums():
     assert value.tag == "task/a/pr_curves"
     for share, expected in ((0.0, [3, 0.5]), (0.25, [3, 0.5]), (0.3, [2, 0.5]), (0.6, [2, 0])):
         np.testing.assert_allclose(drawn[:2, round(share * 200)], expected)
+    found = [(15 * share.low, 15 * share.high, share.weight) for share in counted.bin_shares(0)]
+    np.testing.assert_allclose(found, [(3, 4, 1.0), (7, 8, 0.5), (13, 14, 2.0)])
 
 
 def test_the_colour_of_a_cell_is_its_share_of_the_row():

@@ -569,6 +569,12 @@ def test_what_cannot_be_looked_into(verb, args, says, run, launch):
     assert files(run.parent) == before
 
 
+def test_a_pattern_lists_tensors_by_name(run, launch):
+    result = launch("inspect", "--model_dir", "run", "--tensor", "head/*/MatMul")
+    assert result.code == 0, result
+    assert "head/rich/logits/MatMul:0" in result.out
+
+
 def test_code_is_run_eagerly_on_rows_of_the_split(run, launch):
     result = launch("inspect", "--model_dir", "run", "--eager", "--limit", "2")
     assert result.code == 0 and "rich/probability" in result.out, result

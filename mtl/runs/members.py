@@ -162,7 +162,7 @@ def evaluate_all(
         time.sleep(0.5)
 
 
-def tell_what_waits(evaluated: int, last: int) -> None:
+def tell_what_waits(*, evaluated: int, last: int) -> None:
     """Log the checkpoints that still wait for their evaluation at the end of a training.
 
     Args:

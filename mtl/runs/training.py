@@ -180,7 +180,7 @@ class Training:
             with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             if self._is_evaluated_beside:
-                members.tell_what_waits(evaluator.keeper.last_step, step + steps)
+                members.tell_what_waits(evaluated=evaluator.keeper.last_step, last=step + steps)
             self._observers.write_results()
             return context.evaluator.metrics or {}, steps
 

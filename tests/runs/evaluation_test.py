@@ -78,13 +78,13 @@ def test_a_chief_that_goes_on_leaves_what_waits_to_the_process_that_evaluates(tm
     with mock.patch.object(evaluation.Evaluator, "__call__", note):
         evaluator.catch_up(is_evaluated_beside=True)
         assert training.Training._measure_last(chief, evaluator, 10) == {}
-        members.tell_what_waits(evaluator.keeper.last_step, 10)
+        members.tell_what_waits(evaluated=evaluator.keeper.last_step, last=10)
         assert "Checkpoints after step 0, up to 10, wait for evaluator-0." in caplog.text
         assert found == []
         members.evaluate_all(evaluator, str(tmp_path), done, None)
         assert found == paths
         caplog.clear()
-        members.tell_what_waits(evaluator.keeper.last_step, 10)
+        members.tell_what_waits(evaluated=evaluator.keeper.last_step, last=10)
         assert not caplog.text
         evaluator.keeper._write({**evaluator.keeper._goal, "last_step": 9})
         evaluator.catch_up()

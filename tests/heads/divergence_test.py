@@ -87,3 +87,12 @@ def test_logits_are_recovered_from_predictions(head, size, _):
     np.testing.assert_allclose(distance, np.zeros(50), atol=1e-5)
     if not isinstance(head, heads.MultiClass):  # Its logits have a free constant.
         np.testing.assert_allclose(found, logits, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_logits_of_a_map_are_recovered_from_its_depth(scale):
+    head = heads.Depth(name="y", scale=scale)
+    logits = np.random.default_rng(0).normal(size=[2, 3, 4, 1]).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        again = session.run(head.recover_logits(head.predictions(tf.constant(logits))))
+    np.testing.assert_allclose(again, logits, rtol=1e-5, atol=1e-6)

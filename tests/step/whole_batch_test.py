@@ -312,6 +312,16 @@ def test_each_replica_can_decide_from_its_own_part():
         assert np.abs(move - (together[name] - start[name])).max() > 1e-5
 
 
+def test_each_sample_can_have_its_own_weights():
+    passed = whole_batch.ForwardPass(
+        {"a": 3.0}, samples=lambda count: [{"a": 1.0 + first} for first in range(count)]
+    )
+    alike = passed.scale_losses({"a": 10.0})
+    assert alike.losses == {"a": 30.0} and alike.samples(2) == [{"a": 10.0}, {"a": 20.0}]
+    apart = passed.scale_losses({"a": 10.0}, lambda count: [{"a": 5.0}, {"a": 7.0}])
+    assert apart.losses == {"a": 30.0} and apart.samples(2) == [{"a": 5.0}, {"a": 14.0}]
+
+
 def test_slices_draw_apart():
     """A dropout mask is not repeated from slice to slice, nor from replica to replica."""
     with tf.Graph().as_default(), tf1.Session() as session:

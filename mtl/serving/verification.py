@@ -38,7 +38,7 @@ class Expected(NamedTuple):
     """
 
     outputs: Mapping[str, np.ndarray]
-    takes_no_rows: bool = True
+    takes_no_rows: bool
 
 
 class RefusedError(checks.UserError):

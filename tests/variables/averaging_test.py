@@ -381,6 +381,8 @@ def test_a_warm_start_takes_the_averages(trained, slots, tmp_path):
             np.testing.assert_array_equal(new[name], expected, err_msg=name)
     name = "network/trunk/hidden_0/kernel"
     np.testing.assert_array_equal(first[f"{name}/average"], first[name])
+    report = (tmp_path / "warm_start.txt").read_text()
+    assert ("its average" in report) is not slots
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mtl import types
@@ -44,7 +45,7 @@ class PassLosses(types.PassExtension):
         of_pass = dataclasses.replace(activations, emitted=self._emitted)
         if not self._training:
             return self._infer(of_pass)
-        show = _MixedRows(of_pass, encoded) if self._is_mixed else None
+        show = _show_mixed(of_pass, encoded) if self._is_mixed else None
         return row_losses.compute(self._parts, of_pass, show)
 
     def _infer(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
@@ -54,25 +55,28 @@ class PassLosses(types.PassExtension):
         return {part.name: losses.get(part.name, nothing) for part in self._parts}
 
 
-class _MixedRows:
-    """Chooses the activations that an auxiliary loss reads in a step that mixes rows.
-
-    A loss with `reads_features` gets a second pass over the rows before mixing, which all these
-    losses share. Any other loss reads the activations of the mixed rows, without features and
-    labels.
+def _show_mixed(
+    activations: activations_lib.Activations, encoded: types.Tensors
+) -> Callable[[types.AuxiliaryLoss], types.Activations]:
+    """Choose the activations that auxiliary losses read in a step that mixes rows.
 
     Args:
       activations: the activations of the mixed rows.
       encoded: the encoded columns before mixing, {column: [B, D] or [B, H, W, C]}.
+
+    Returns:
+      A function that returns the activations that a given auxiliary loss reads. A loss with
+      `reads_features` gets a second pass over the rows before mixing, which all these losses share.
+      Any other auxiliary loss reads the activations of the mixed rows, without features and labels.
     """
 
-    def __init__(self, activations: activations_lib.Activations, encoded: types.Tensors):
-        self._activations, self._encoded = activations, encoded
-        self._plain: types.Activations | None = None
+    @functools.cache
+    def run_plain() -> types.Activations:
+        return activations.run(encoded)
 
-    def __call__(self, part: types.AuxiliaryLoss) -> types.Activations:
-        if not types.read_member(part, types.AuxiliaryLoss, "reads_features"):
-            return activations_lib.withhold_rows(self._activations, part.name)
-        if self._plain is None:
-            self._plain = self._activations.run(self._encoded)
-        return self._plain
+    def show(part: types.AuxiliaryLoss) -> types.Activations:
+        if types.read_member(part, types.AuxiliaryLoss, "reads_features"):
+            return run_plain()
+        return activations_lib.withhold_rows(activations, part.name)
+
+    return show

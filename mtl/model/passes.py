@@ -28,7 +28,7 @@ class Outputs(NamedTuple):
 
     Attributes:
       encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      inputs: the inputs of the network: `encoded`, or what extensions of the pass make of it.
+      inputs: the inputs of the network: `encoded`, as changed by the extensions of the pass.
       towers: {task: [B, H]}.
       logits: {task: [B, C]}.
     """

@@ -15,7 +15,6 @@ are tried, for some minutes at most. A defect may then be called unseen that oth
 
 import argparse
 import collections
-import contextlib
 import importlib.util
 import itertools
 import json
@@ -72,8 +71,8 @@ def main() -> None:
 def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
     """Plant the drawn defects one by one, with a line of progress for each."""
     done = {(row["file"], row["start"], row["new"]) for row in _read(output)}
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+    imported = forks.Server(*_IMPORTED, TF_USE_LEGACY_KERAS="1")
+    with tempfile.TemporaryDirectory() as folder, imported as server:
         tree = pathlib.Path(folder, "tree")
         git = ["git", "-C", str(_ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree)], check=True)
@@ -81,7 +80,7 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
             drawn = groups.draw(tree, options.seed, options.count)
             graph = imports.Graph(tree)
             cases = reached.read_cases(pathlib.Path(options.reached)) if options.reached else {}
-            server = stack.enter_context(forks.Server(*_IMPORTED, TF_USE_LEGACY_KERAS="1"))
+            runs = _Runs(server, tree, options)
             for number, (group, name, defect) in enumerate(drawn, 1):
                 is_here = (number - options.shard) % options.shards == 0
                 if not is_here or (name, defect.start, defect.new) in done:
@@ -90,7 +89,7 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
                 chunks = itertools.chain(
                     _LISTS.get(defect.kind, ()), _list_chunks(graph, cases, name, defect.line)
                 )
-                row = _plant(chunks, name, defect, _Runs(server, tree, options))
+                row = _plant(chunks, name, defect, runs)
                 row = {"group": group, **row, "secs": round(time.monotonic() - before)}
                 with output.open("a") as file:
                     file.write(json.dumps(row) + "\n")

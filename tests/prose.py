@@ -143,6 +143,10 @@ _READERS = {".py": _read_python, ".md": _read_page, ".gin": _read_comments}
 
 def main() -> None:
     """Print the share of each kind of text, and the sentences; exit with 1 above `MOST`."""
+    for path in sys.argv[1:]:
+        if not (_ROOT / path).exists():
+            print(f"Error: there is neither a file nor a folder {path!r}.", file=sys.stderr)
+            sys.exit(2)
     found = read(sys.argv[1:]) if sys.argv[1:] else read()
     too_many = False
     for kind, sentences in sorted(found.items()):

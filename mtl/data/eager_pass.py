@@ -8,6 +8,7 @@ For a first pass over a table, such as its statistics, no graph is built.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -19,12 +20,13 @@ from mtl.deferred import tf
 _Batch = tuple[dict[str, Any], dict[str, Any]]
 
 
-def read(data: pipeline.Pipeline, split: str) -> Iterator[_Batch]:
+def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Iterator[_Batch]:
     """Yield the batches of `Pipeline.one_pass`, as eager tensors.
 
     Args:
       data: the pipeline, whose `batch_size` is the number of rows of a batch.
       split: a split of the source.
+      with_labels: False if the records lack labels; the dict of labels is then empty.
 
     Yields:
       ({feature: [B, ...]}, {label: [B, ...]}).
@@ -32,6 +34,8 @@ def read(data: pipeline.Pipeline, split: str) -> Iterator[_Batch]:
     Raises:
       UserError, or an error of TensorFlow: a record is malformed.
     """
+    if not with_labels:
+        data = dataclasses.replace(data, spec=data.spec.without_labels(), sampler=None)
     blocks = types.read_member(data.source, types.Source, "read_values")(split, data.spec)
     count = 0
     if blocks is not None:

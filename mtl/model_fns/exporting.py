@@ -62,8 +62,9 @@ def export(
     model_fn = mismatch.refuse_mismatch(model_fn, path)
     exported = compat.estimator.Estimator(model_fn, config=estimator.config)
     add_files = added.choose_files(settings)
+    read_rows = functools.partial(serving.read_rows, make_dataset, spec)
     exporter = serving.Exporter(
-        settings, spec, (), make_dataset, estimator.model_dir, add_files=add_files
+        settings, spec, (), read_rows, estimator.model_dir, add_files=add_files
     )
     return exporter(exported, folder, path)
 

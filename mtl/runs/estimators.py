@@ -7,17 +7,20 @@ exporter(estimators.build_exported(experiment, "runs/digits", checkpoint), "mode
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import deferred, serving, types
+from mtl import checks, deferred, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
-from mtl.deferred import compat
+from mtl.data import eager_pass
+from mtl.deferred import compat, tf
 from mtl.distribution import resources, tf_config
 from mtl.model import graph_options
 from mtl.runs import fitting, kept_fields
+from mtl.tf_internals import eager
 
 with deferred.imports():
     from mtl.runs import unknown_values
@@ -117,16 +120,25 @@ def build_exporter(
       model_dir: the folder of the run, whose statistics the exporter reads.
       add_files: adds files of other formats to each export.
     """
-    rows = functools.partial(
-        experiment.data.one_pass, experiment.data.eval_split, with_labels=False
-    )
+    data = experiment.data
+
+    def read_rows(count: int) -> serving.Rows:
+        # In a new graph: a run exports while the default graph is the finalized graph of training,
+        # to which some datasets add functions even in eager mode.
+        with tf.Graph().as_default(), eager.execute_eagerly(), tf.device("/CPU:0"):
+            in_one = dataclasses.replace(data, batch_size=count)
+            batches = eager_pass.read(in_one, data.eval_split, with_labels=False)
+            features, _ = next(batches, ({}, {}))
+        checks.require(bool(features), f"split {data.eval_split!r}", "hold a record", 0)
+        return serving.hold_rows(features, data.spec)
+
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     is_pruned = len(experiment.model.pruning) > 0
     return serving.Exporter(
         experiment.serving,
         experiment.data.spec,
         heads,
-        rows,
+        read_rows,
         model_dir,
         is_pruned,
         add_files,

@@ -8,6 +8,7 @@ serving.Serving.outputs = ["income/probability"]
 from mtl.serving.exporter import AddFiles, Exporter, Written, or_warn
 from mtl.serving.metadata import spec_of
 from mtl.serving.optimized import AsTrained, Optimized
+from mtl.serving.rows import Rows, hold_rows, read_rows
 from mtl.serving.settings import Serving
 from mtl.serving.signatures import add_signatures
 
@@ -16,9 +17,12 @@ __all__ = [
     "AsTrained",
     "Exporter",
     "Optimized",
+    "Rows",
     "Serving",
     "Written",
     "add_signatures",
+    "hold_rows",
     "or_warn",
+    "read_rows",
     "spec_of",
 ]

@@ -1,6 +1,6 @@
 """Exports a checkpoint: writes a SavedModel, checks the outputs, and publishes a new version.
 
-export = serving.Exporter(settings, spec, heads, dataset, model_dir)
+export = serving.Exporter(settings, spec, heads, read_rows, model_dir)
 path = export(estimator, "models/income", checkpoint)
 """
 
@@ -76,7 +76,7 @@ class Exporter:
       serving: the settings of exports.
       spec: the features of the model.
       heads: the heads of the tasks, for the metadata.
-      dataset: builds a data set of batches {field: [B, ...]} with the rows that check exports.
+      read_rows: a function from a number of rows to the rows that check exports.
       model_dir: the folder of the run.
       is_pruned: True if training cuts weights, which can leave units that add nothing.
       add_files: adds files of other formats to each export.
@@ -87,13 +87,13 @@ class Exporter:
         serving: settings.Serving,
         spec: spec_lib.Spec,
         heads: Sequence[types.Head],
-        dataset: Callable[[], tf.data.Dataset],
+        read_rows: Callable[[int], rows.Rows],
         model_dir: str,
         is_pruned: bool = False,
         add_files: AddFiles = lambda written: None,
     ):
         self._serving, self._spec, self._heads = serving, spec, heads
-        self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
+        self._read_rows, self._model_dir, self._is_pruned = read_rows, model_dir, is_pruned
         self._add_files = add_files
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
@@ -219,7 +219,7 @@ class Exporter:
 
     def _held_out(self) -> rows.Rows:
         if self._rows is None:
-            self._rows = rows.read_rows(self._dataset, self._spec, self._serving.check_rows)
+            self._rows = self._read_rows(self._serving.check_rows)
         return self._rows
 
     def _predict_expected(

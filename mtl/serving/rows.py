@@ -1,6 +1,6 @@
 """Reads the first rows of a split, to check exports and to write warm-up requests.
 
-held_out = rows.read_rows(dataset, spec, 256)
+held_out = rows.hold_rows(features, spec)
 held_out.examples[:7]                        # serialized tf.Examples
 held_out.first(7).raw()                      # {raw input: array}
 """
@@ -123,11 +123,21 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
     return Rows(spec=spec, values=values)
 
 
+def hold_rows(features: Mapping[str, Any], spec: spec_lib.Spec) -> Rows:
+    """Return the rows of a batch.
+
+    Args:
+      features: {field: an eager tensor [N, ...], which is ragged for lists}.
+      spec: the fields of the rows.
+    """
+    return Rows(spec=spec, values={name: _split(column) for name, column in features.items()})
+
+
 def _split(column: Any) -> Sequence[np.ndarray]:
-    if isinstance(column, tf1.ragged.RaggedTensorValue):
+    if isinstance(column, (tf1.ragged.RaggedTensorValue, tf.RaggedTensor)):
         # Leave out the first row split, 0, and the last, the number of values.
-        return np.split(column.values, column.row_splits[1:-1])
-    return list(column)
+        return np.split(np.asarray(column.values), np.asarray(column.row_splits)[1:-1])
+    return list(np.asarray(column))
 
 
 def on_cpu() -> tf.compat.v1.ConfigProto:

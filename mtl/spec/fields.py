@@ -385,6 +385,11 @@ class Spec:
         """{name: field} of features and labels."""
         return {**self.feature_fields, **self.label_fields}
 
+    def without_labels(self) -> Spec:
+        """Return a specification of the features alone."""
+        defaults = {name: value for name, value in self.defaults.items() if name in self.features}
+        return dataclasses.replace(self, labels={}, keys=(), defaults=defaults)
+
     def _make_field(self, name: str, kind: Any) -> Field:
         where = f"Spec field {name!r}"
         pair = (kind, ()) if isinstance(kind, str) else kind

@@ -64,6 +64,17 @@ def test_batches_are_those_of_one_pass(tmp_path, monkeypatch, kind, size):
     assert _list(eager_pass.read(data, "train")) == expected
 
 
+@pytest.mark.parametrize("kind", ["csv", "torn", "parquet", "subset"])
+def test_rows_may_lack_labels(tmp_path, kind):
+    unlabelled = dataclasses.replace(SPEC, labels={"z": "float32"}, defaults={"x": -1, "z": 0.0})
+    data = pipeline.Pipeline(source=_write(tmp_path, kind), spec=unlabelled, batch_size=4)
+    batches = list(eager_pass.read(data, "train", with_labels=False))
+    assert all(labels == {} for _, labels in batches)
+    features_only = dataclasses.replace(data, spec=unlabelled.without_labels())
+    expected = _list(features for features, _ in features_only.one_pass("train"))
+    assert _list(features for features, _ in batches) == expected
+
+
 def test_a_source_without_blocks_is_decoded():
     source = frames.Frames(splits={"train": arrow_test.VALUES})
     data = pipeline.Pipeline(source=source, spec=arrow_test.SPEC, batch_size=3)

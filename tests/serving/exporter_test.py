@@ -407,7 +407,7 @@ def test_equal_tasks_that_share_variables_are_exported_as_they_are_one_by_one(
     shared = dataclasses.replace(one, may_stack=True)
     for file in pathlib.Path(one.directory).glob(f"{os.path.basename(one.checkpoint)}.*"):
         shutil.copy(file, tmp_path / f"later{file.suffix}")
-    settings = shared.settings, shared.spec, shared.heads, shared.dataset, shared.directory
+    settings = shared.settings, shared.spec, shared.heads, shared.read_rows, shared.directory
     exporter = serving.Exporter(*settings)
     alone = one.export(tmp_path / "alone")
     held_out = rows.read_rows(one.dataset, one.spec, 100)
@@ -518,13 +518,13 @@ def test_an_export_of_a_pruned_run_that_cannot_be_rewritten_is_published_whole(
         raise checks.UserError("it is too large.")
 
     exporter = serving.Exporter(
-        made.settings, made.spec, made.heads, made.dataset, made.directory, is_pruned=True
+        made.settings, made.spec, made.heads, made.read_rows, made.directory, is_pruned=True
     )
     small = exporter(made.estimator, str(tmp_path / "small"), made.checkpoint)
     assert not os.path.exists(os.path.join(small, "variables"))
     monkeypatch.setattr(serving.Optimized, "__call__", refuse)
     exporter = serving.Exporter(
-        made.settings, made.spec, made.heads, made.dataset, made.directory, is_pruned=True
+        made.settings, made.spec, made.heads, made.read_rows, made.directory, is_pruned=True
     )
     with caplog.at_level(logging.WARNING):
         whole = exporter(made.estimator, str(tmp_path / "whole"), made.checkpoint)
@@ -549,7 +549,7 @@ def test_a_rewriting_that_fails_the_check_is_told_as_our_mistake(
 
     monkeypatch.setattr(dead_units, "remove_units", remove_too_much)
     exporter = serving.Exporter(
-        made.settings, made.spec, made.heads, made.dataset, made.directory, is_pruned=True
+        made.settings, made.spec, made.heads, made.read_rows, made.directory, is_pruned=True
     )
     whole = exporter(made.estimator, str(tmp_path / "whole"), made.checkpoint)
     assert os.path.isdir(os.path.join(whole, "variables"))

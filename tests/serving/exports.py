@@ -54,6 +54,10 @@ class Untrained:
         }
         return tf.data.Dataset.from_tensor_slices(values).batch(16)
 
+    def read_rows(self, count: int) -> serving.Rows:
+        """The first rows."""
+        return serving.read_rows(self.dataset, self.spec, count)
+
     @functools.cached_property
     def estimator(self) -> Any:
         """The Estimator of the model."""
@@ -100,7 +104,7 @@ class Untrained:
             self.settings,
             self.spec,
             self.heads,
-            self.dataset,
+            self.read_rows,
             self.directory,
             add_files=added.choose_files(self.settings, is_converted),
         )

@@ -53,9 +53,10 @@ def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
         # Leave out a field that has its default of an earlier version, because old records lack the
-        # field. Compare only fields with an earlier default, because comparing arrays gives no
-        # bool.
-        if "earlier" in field.metadata and values.get(field.name) == field.metadata["earlier"]:
+        # field, unless they have it ("written"). Compare only fields with an earlier default,
+        # because comparing arrays gives no bool.
+        is_lacking = "earlier" in field.metadata and "written" not in field.metadata
+        if is_lacking and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]
     parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
     return type(part).__qualname__ + _join_parts("()", parts)

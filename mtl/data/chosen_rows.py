@@ -168,6 +168,11 @@ class ChosenRows(types.Source):
             marked = zip(block, mask, are_bad, strict=True)
             yield from (row for (_, row), is_chosen, is_bad in marked if is_chosen | is_bad)
 
+    def estimate_bytes(self, split: str) -> int | None:
+        """Estimate the memory of all rows of the inner split, which are read to choose some."""
+        inner = split if self.find_choice(split) is None else self.split
+        return types.read_member(self.source, types.Source, "estimate_bytes")(inner)
+
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split; None if the inner source does not list row numbers."""
         choice = self.find_choice(split)

@@ -132,6 +132,10 @@ class Csv(types.Source):
         """
         return csv_columns.read_split(self, split, self._mark_parts(spec.fields))
 
+    def estimate_bytes(self, split: str) -> int:
+        """Estimate the memory that the rows take by the size of the files."""
+        return files.estimate_bytes(self._find(split))
+
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
         """Return a source that reads every `num_shards`-th file; None if there are fewer files."""
         return files.shard(self, split, self._find(split), num_shards, shard)

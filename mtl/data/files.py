@@ -41,6 +41,8 @@ _NO_TEXT = {
 # Blocks of a file have this number of bytes, or this number of lines.
 _CHUNK = 1 << 18
 _LINES = 1024
+# Text takes about this number of times the bytes of its compressed file.
+_COMPRESSED = 10
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
 
 
@@ -292,6 +294,15 @@ def _end_of_lines(path: str, lines: int) -> int:
 
 def _measure_size(path: str) -> int:
     return tf.io.gfile.stat(remote.copy_here(path)).length
+
+
+def estimate_bytes(paths: Sequence[str]) -> int:
+    """Estimate the bytes of text in local or remote files, without reading or copying them."""
+    total = 0
+    for path in paths:
+        size = remote.look(path).size if remote.is_remote(path) else os.path.getsize(path)
+        total += size * (_COMPRESSED if compression(path) else 1)
+    return total
 
 
 @contextlib.contextmanager

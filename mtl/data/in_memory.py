@@ -23,8 +23,18 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
+_MOST_BYTES = 1 << 29
 # At most this number of rows, or about this number of bytes, is decoded at once.
 _ROWS, _BYTES = 4096, 2**25
+
+
+def is_small(size: int | None) -> bool:
+    """Return True if training keeps rows of this size in memory by default.
+
+    Args:
+      size: the bytes of the rows, from `types.Source.estimate_bytes`.
+    """
+    return size is not None and size < _MOST_BYTES
 
 
 class InMemory(types.Source):

@@ -59,9 +59,9 @@ class JsonLines(types.Source):
     list is an error. At the first use of a compressed file, the process reads the whole file to
     check that it is complete.
 
-    Python parses all lines in every epoch. With `Pipeline.cache = True`, Arrow parses the lines
-    once. If Arrow would read a line differently from Python, such as a number in quotes, Python
-    parses all lines once.
+    If training keeps the rows in memory (`Pipeline.cache`), Arrow parses the lines once. If Arrow
+    would read a line differently from Python, such as a number in quotes, Python parses all lines
+    once. Without `Pipeline.cache`, Python parses all lines in every epoch.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -82,6 +82,10 @@ class JsonLines(types.Source):
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split, such as "train", as batches of lines."""
         return files.read_lines(self._check_split(split), 0, _BLANK)
+
+    def estimate_bytes(self, split: str) -> int:
+        """Estimate the memory that the rows take by the size of the files."""
+        return files.estimate_bytes(self._find(split))
 
     def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
         """Return a source that reads every `num_shards`-th file; None if there are fewer files."""

@@ -97,7 +97,8 @@ class Pipeline:
         `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and
         a run can continue with another number of workers. If records name files, or if you wrote a
         sampler without `types.RowSampler`, each process keeps the raw records of its shard instead.
-        The default is False, because a split may exceed the memory.
+        None means True for `Csv` and `JsonLines` if the files have less than 512 MiB (`.gz` files:
+        a tenth), and False for other sources, whose rows may take more memory than their files.
       sampler: `sampling.Power` sets how often training draws the rows of each class;
         `whole_groups.WholeGroups` keeps the rows of a group in one batch. Without a sampler (None),
         training draws each row once in an epoch (instance-balanced sampling).
@@ -109,7 +110,10 @@ class Pipeline:
     train_split: Annotated[str, checks.Is(str, "name a split")] = "train"
     eval_split: Annotated[str, checks.Is(str, "name a split")] = "test"
     shuffle_buffer: Annotated[int, checks.positive] = _SHUFFLE_BUFFER
-    cache: bool = False
+    # "written": the saved settings of old runs name their `cache`.
+    cache: bool | None = dataclasses.field(
+        default=None, metadata={"earlier": False, "written": True}
+    )
     sampler: sampling.Power | types.BatchSampler | None = None
 
     def __post_init__(self):
@@ -330,7 +334,15 @@ class Pipeline:
     @property
     def _keeps_rows(self) -> bool:
         """True if `cache` makes training keep decoded rows in memory."""
-        return self.cache and self._orders_numbers and not source_lib.names_files(self.source)
+        if not self._orders_numbers or source_lib.names_files(self.source):
+            return False
+        return self._is_small if self.cache is None else self.cache
+
+    @functools.cached_property
+    def _is_small(self) -> bool:
+        """True if the source knows that its training rows take little memory."""
+        estimate = types.read_member(self.source, types.Source, "estimate_bytes")
+        return in_memory.is_small(estimate(self.train_split))
 
     @property
     def _orders_numbers(self) -> bool:

@@ -187,7 +187,7 @@ class Source(Protocol):
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
         """Return all rows of a split in order, without `decode`.
 
-        The setting `Pipeline.cache` reads the values of all rows once, and keeps them in memory.
+        With `Pipeline.cache`, training reads the values of all rows once, and keeps them in memory.
 
         Args:
           split: the split.
@@ -199,6 +199,20 @@ class Source(Protocol):
           rows; `decode` then reads all rows.
         """
         del split, spec
+        return None
+
+    def estimate_bytes(self, split: str) -> int | None:
+        """Estimate the memory that the rows of a split take, without reading the rows.
+
+        By default, training keeps the rows of small splits in memory: see `Pipeline.cache`.
+
+        Args:
+          split: the split.
+
+        Returns:
+          The number of bytes; None if it is unknown, such as for compressed images.
+        """
+        del split
         return None
 
     def shard(self, split: str, num_shards: int, shard: int) -> Source | None:

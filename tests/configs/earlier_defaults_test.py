@@ -8,6 +8,7 @@ from mtl.checkpoints import flat_settings, settings
 from mtl.configs import config, gin_writing
 from mtl.data import subset
 from tests.configs import gin_files_test
+from tests.launch import toy
 
 GIN = "gin_configs/experiments/adult_transfer/pretrain.gin"
 LINE = "subset.Subset.draw = "
@@ -72,3 +73,23 @@ def test_the_input_of_a_run_of_before_goes_on_where_it_stood():
     now = dataclasses.make_dataclass("Part", [("share", float), ("draw", str, field)])
     digest = settings.compute_digest
     assert digest(now(0.5, "lattice")) == digest(before(0.5)) != digest(now(0.5))
+    # Another setting had another default before, and was always part of the digest.
+    field = dataclasses.field(default=None, metadata={"earlier": False, "written": True})
+    changed = dataclasses.make_dataclass("Part", [("share", float), ("cache", bool, field)])
+    before = dataclasses.make_dataclass("Part", [("share", float), ("cache", bool, False)])
+    assert digest(changed(0.5, False)) == digest(before(0.5)) != digest(changed(0.5))
+
+
+@pytest.mark.medium
+def test_a_run_that_read_its_files_in_every_epoch_goes_on_to_do_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    toy.write(tmp_path)
+    made = config.load(["toy.gin"])
+    assert made.data.cache is None and made.data.starts_anywhere
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config.save(str(folder))
+    text = config.read(str(folder / "config.gin"))
+    assert "pipeline.Pipeline.cache = None\n" in text
+    (folder / "config.gin").write_text(text.replace("pipeline.Pipeline.cache = None\n", ""))
+    assert config.load(["toy.gin"], model_dir=str(folder)).data.cache is False

@@ -1,6 +1,7 @@
 """Rows that `Pipeline.cache` keeps: the same values, an order without a state, errors in a line."""
 
 import dataclasses
+import gzip
 import itertools
 
 import numpy as np
@@ -8,7 +9,18 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, frames, image_files, in_memory, packed, pipeline, subset, tfrecord
+from mtl.data import (
+    csv,
+    frames,
+    image_files,
+    in_memory,
+    json_lines,
+    packed,
+    pipeline,
+    subset,
+    svm_light,
+    tfrecord,
+)
 from mtl.distribution import memory
 from tests import tiny
 from tests.data import arrow_test
@@ -167,6 +179,35 @@ def test_a_run_goes_on_to_the_bit_without_a_state_of_the_input(tmp_path, caplog)
     halves = tiny.variables(tmp_path / "halves")
     assert "order starts anew" not in caplog.text
     assert all((halves[name] == value).all() for name, value in whole.items())
+
+
+def test_small_text_files_are_kept_unless_told_otherwise(tmp_path, monkeypatch):
+    kept = _number_rows(tmp_path)
+    by_default = dataclasses.replace(kept, cache=None)
+    assert by_default.starts_anywhere and _read(by_default, 5) == _read(kept, 5)
+    part = subset.Subset(source=kept.source, share=0.5)
+    assert dataclasses.replace(by_default, source=part).starts_anywhere
+    assert not dataclasses.replace(kept, cache=False).starts_anywhere
+    monkeypatch.setattr(in_memory, "_MOST_BYTES", (tmp_path / "a.csv").stat().st_size)
+    assert not dataclasses.replace(kept, cache=None).starts_anywhere
+    assert kept.starts_anywhere
+
+
+def test_compressed_text_counts_ten_times(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"x": 1, "y": 0}\n' * 9))
+    source = json_lines.JsonLines(files={"train": str(path)})
+    data = pipeline.Pipeline(source=source, spec=NUMBERS)
+    for limit, is_kept in ((10 * path.stat().st_size, False), (10 * path.stat().st_size + 1, True)):
+        monkeypatch.setattr(in_memory, "_MOST_BYTES", limit)
+        assert dataclasses.replace(data).starts_anywhere == is_kept
+
+
+def test_rows_that_may_exceed_their_file_are_not_kept_by_default(tmp_path):
+    (tmp_path / "a.svm").write_text("1 1:0.5\n")
+    source = svm_light.SvmLight(files={"train": "a.svm"}, data_dir=str(tmp_path))
+    wide = spec.Spec(features={"x": ("float32", (10_000_000,))}, labels={"y": "int64"})
+    assert not pipeline.Pipeline(source=source, spec=wide).starts_anywhere
 
 
 @pytest.mark.parametrize(

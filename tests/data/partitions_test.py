@@ -168,7 +168,7 @@ def test_a_folder_of_other_files_is_one_line(tmp_path):
 def test_a_draft_sees_the_columns_of_folders(tmp_path):
     dialect = tables.read_dialect(lines.find_files("--data", _write(tmp_path / "sales")))
     assert dialect.columns == ("x", "y", "unused", "year", "country")
-    read = pa.concat_tables(table for _, table, _ in tables.read_blocks(dialect))
+    read = pa.concat_tables(table for _, table in tables.read_blocks(dialect))
     assert sorted(read["country"].to_pylist()) == sorted(
         "" if text == "none" else text for text in _DECODED
     )

@@ -18,7 +18,9 @@ def feed(tmp_path: pathlib.Path, num_records=10, text=None, **settings) -> pipel
     path = tmp_path / "data.csv"
     path.write_text(text or "".join(f"{i},{i % 2}\n" for i in range(num_records)))
     source = csv.Csv(files={"train": str(path)}, columns=("x", "y"))
-    return pipeline.Pipeline(source=source, spec=SPEC, **{"batch_size": 4, **settings})
+    return pipeline.Pipeline(
+        source=source, spec=SPEC, **{"batch_size": 4, "cache": False, **settings}
+    )
 
 
 def read(dataset, num_batches=None):

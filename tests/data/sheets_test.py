@@ -191,7 +191,7 @@ def test_a_draft_reads_a_sheet(tmp_path):
     path = _write(tmp_path / "a.xlsx", [_HEADER, *_ROWS])
     dialect = tables.read_dialect(lines.find_files("--data", path), sheet="Prices")
     assert dialect.columns == tuple(_HEADER) and dialect.sheet == "Prices"
-    ((_, table, _),) = tables.read_blocks(dialect)
+    ((_, table),) = tables.read_blocks(dialect)
     assert table["count"].to_pylist() == ["3", "1000000", "-2", "0"]
     (tmp_path / "a.csv").write_text(_CSV)
     with pytest.raises(checks.UserError, match="--sheet must be left out: .*a.csv has no sheets"):

@@ -52,7 +52,8 @@ def _pipeline(**settings):
         features={"x": ("float32", (10,)), "job": "string", "tags": ("string", (None,))},
         labels={"y": "int64"},
     )
-    return pipeline.Pipeline(source=csv.Csv(files={"train": "x"}), spec=fields, **settings)
+    source = csv.Csv(files={"train": "x"})
+    return pipeline.Pipeline(source=source, spec=fields, cache=False, **settings)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Result:
         *progress, line = self.err.splitlines()
         assert line.startswith("Error: ") and not self.out, self
         known = r"Training|Going on|step |Still |Preparing|Frozen|Warm start"
-        known += r"|Warning: (.* replaces |Task .* has classes )|\S+ goes on "
+        known += r"|Warning: (.* replaces |Task .* (has classes|makes up) )|\S+ goes on "
         assert all(re.match(known, said) for said in progress), self
         return line.removeprefix("Error: ")
 

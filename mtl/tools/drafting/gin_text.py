@@ -158,7 +158,7 @@ def _source(plan: plans.Plan) -> list[str]:
         lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     if plan.in_memory:  # Training shuffles all rows in memory, so it needs no shuffle buffer.
-        return lines + ["pipeline.Pipeline.cache = True"] * (not dialect.is_arrow)
+        return lines
     if plan.shuffle_buffer > 10_000:
         lines += ["# A large buffer, because the file is sorted by a label."]
     return [*lines, f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]

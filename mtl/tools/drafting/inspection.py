@@ -28,7 +28,6 @@ class Inspection:
     Attributes:
       dialect: the format of the table's files.
       rows_of: {file: number of rows}, including the files of a test table.
-      size: the size of the table in bytes, after decompression.
       marks: the texts that mean a missing value in any column.
       marks_in: {column: further texts that mean a missing value in this column}.
       facts: {column: the facts of the column}.
@@ -39,7 +38,6 @@ class Inspection:
 
     dialect: lines.Dialect
     rows_of: Mapping[str, int]
-    size: int
     marks: tuple[str, ...]
     marks_in: Mapping[str, tuple[str, ...]]
     facts: Mapping[str, columns.Facts]
@@ -142,14 +140,13 @@ def inspect_table(
     if dialect.is_json:  # JSON has null for missing values, so a text in JSON is always a value.
         values = {*columns.MARKS_OF_NUMBERS} - {""}
     gathered = {name: columns.Column(name, marks, values) for name in dialect.columns}
-    sample, size = _Sample(len(dialect.columns)), 0
+    sample = _Sample(len(dialect.columns))
     rows_of = dict.fromkeys(dialect.paths, 0)
-    for path, block, num_bytes in tables.read_blocks(dialect):
+    for path, block in tables.read_blocks(dialect):
         for name, column in gathered.items():
             column.add(block[name])
         sample.add(block)
         rows_of[path] += len(block)
-        size += num_bytes
     rows = sum(rows_of.values())
     checks.require(rows > 0, dialect.paths[0], "hold a row", rows)
     table, places = sample.finish()
@@ -165,7 +162,6 @@ def inspect_table(
     return Inspection(
         dialect=dialect,
         rows_of=rows_of,
-        size=size,
         marks=table_marks,
         marks_in=_list_others(facts, table_marks),
         facts=facts,

@@ -2,7 +2,7 @@
 
 dialect = lines.read_dialect(lines.find_files("TABLE", "part-*.csv.gz"))
 dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
-for path, table, size in lines.read_blocks(dialect): ... # a pa.Table of strings, size in bytes
+for path, table in lines.read_blocks(dialect): ...       # a pa.Table of strings
 
 Lines and values follow the rules of `mtl.data.csv`, which reads the same files in training.
 """
@@ -386,11 +386,10 @@ def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     )
 
 
-def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block of about 16 MiB.
+def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path, table) for each block of about 16 MiB.
 
-    A table contains the rows of the block as columns of trimmed text. The number of bytes is
-    counted after decompression, and includes blank lines, comments and the header.
+    A table contains the rows of the block as columns of trimmed text.
 
     Args:
       dialect: the format of the files, from `read_dialect`.
@@ -408,7 +407,7 @@ def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
                     table = _read_lines(path, text, start, dialect) if table is None else table
                     start += text.count(b"\n") + 1
                     if len(table):
-                        yield path, table, len(text) + 1
+                        yield path, table
         except _READ_ERRORS as error:
             _fail_to_read(path, error)
 

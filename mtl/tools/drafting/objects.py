@@ -1,7 +1,7 @@
 """Reads JSON lines as columns of text: each key of the objects becomes a column.
 
 dialect = objects.read_dialect(["train.jsonl"])
-for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
+for path, table in objects.read_blocks(dialect): ...            # a pa.Table of strings
 
 A draft works on texts. So a number is converted to its text, null and an absent key to "", true to
 "1", and a list to its values, joined by "|". A list with weights becomes a:0.3|b:0.7. In training,
@@ -73,7 +73,7 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     first_keys: dict[str, set[str]] = {}
     varied: set[str] = set()
     for path in paths:
-        for _, row in _read_rows(path):
+        for row in _read_rows(path):
             for name, value in row.items():
                 kind = _name_kind(value)
                 kinds.setdefault(name, set()).add(kind)
@@ -86,14 +86,14 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
 
 
-def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number of bytes, object) for each line."""
+def _read_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the object of each line."""
     for number, line in json_lines.read_lines(path):
         where = f"{path} line {number}"
         if isinstance(line, str):
             raise checks.UserError(f"{where} {line}")
         try:
-            yield len(line) + 1, json_lines.parse_object(line)
+            yield json_lines.parse_object(line)
         except ValueError as error:
             raise checks.UserError(f"{where} {error}.") from error
 
@@ -119,8 +119,8 @@ def _has_weights(value: Any) -> bool:
     return bool(pairs) and all(type(k) is str and type(w) in (int, float) for k, w in pairs)
 
 
-def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does.
+def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path, table) for each block, as `lines.read_blocks` does.
 
     Args:
       dialect: the format of the files, from `read_dialect`.
@@ -132,10 +132,10 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
         rows = _read_rows(path)
         while block := list(itertools.islice(rows, _ROWS_OF_BLOCK)):
             columns = {
-                name: pa.chunked_array([[_to_text(row.get(name)) for _, row in block]], pa.string())
+                name: pa.chunked_array([[_to_text(row.get(name)) for row in block]], pa.string())
                 for name in dialect.columns
             }
-            yield path, pa.table(columns), sum(size for size, _ in block)
+            yield path, pa.table(columns)
 
 
 def _to_text(value: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from mtl import checks, times
+from mtl.data import files, in_memory
 from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telling, weights
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
@@ -28,7 +29,6 @@ _BINS = ((2_000, 4), (20_000, 16), (math.inf, 32))
 # inputs for each row, weights follow more noise.
 _DECAY, _MOST_DECAY = 400, 3.0
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
-_CACHED_BYTES = 1 << 29
 # Rows count as sorted by a label if their numbers alone predict the label with this metric.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
@@ -96,8 +96,7 @@ class Plan:
       train_steps: the number of training steps: about 10 epochs, or 40 if one column alone explains
         half of the variance of each label; between 200 and 20,000 steps.
       shuffle_buffer: the number of rows in the shuffle buffer.
-      in_memory: True if training keeps all rows in memory: for tables of Arrow, and for other
-        tables of less than 512 MiB.
+      in_memory: True if training keeps all rows in memory, as `Pipeline.cache` decides by default.
       doubts: sentences that ask the user to check something.
     """
 
@@ -310,14 +309,14 @@ def make_plan(
     checks.require(
         any(use.dtype for use in chosen), "The table", "have an input besides the labels", others
     )
-    rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
-    rows = max(round(rows * (1 - share)), 1)
+    dialect = table.dialect
+    rows = max(round(sum(map(table.rows_of.__getitem__, dialect.paths)) * (1 - share)), 1)
     order = _find_order(chosen_tasks, table)
     epochs = _MORE_EPOCHS if _has_little_noise(chosen_tasks, chosen, alone) else _EPOCHS
     batch, steps, buffer = _choose_sizes(rows, epochs, is_in_order=order is not None)
     doubts = _list_doubts(table, chosen_tasks, chosen, holdout)
-    in_memory = table.dialect.is_arrow or table.size < _CACHED_BYTES
-    if order is not None and buffer < rows and not in_memory:
+    is_kept = dialect.is_arrow or in_memory.is_small(files.estimate_bytes(dialect.paths))
+    if order is not None and buffer < rows and not is_kept:
         doubts.append(f"Rows are sorted by {order!r}: shuffle the file once.")
     return Plan(
         table=table,
@@ -331,7 +330,7 @@ def make_plan(
         batch_size=batch,
         train_steps=steps,
         shuffle_buffer=buffer,
-        in_memory=in_memory,
+        in_memory=is_kept,
         doubts=doubts,
     )
 

@@ -1,7 +1,7 @@
 """Reads a table as columns of text, from delimited files, JSON lines or files of Arrow.
 
 dialect = tables.read_dialect(lines.find_files("TABLE", "train.parquet"))
-for path, table, size in tables.read_blocks(dialect): ...   # a pa.Table of strings, size in bytes
+for path, table in tables.read_blocks(dialect): ...          # a pa.Table of strings
 
 A draft works on texts. So a number in a Parquet file is converted to its text, a boolean to "1" or
 "0", a missing value to "", and a list to its values, joined by "|".
@@ -109,8 +109,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return is_whole or types.is_floating(kind) or types.is_decimal(kind)
 
 
-def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks` does.
+def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path, table) for each block, as `lines.read_blocks` does.
 
     Raises:
       UserError: a file is damaged or lacks a column, or a line of a delimited file is malformed.
@@ -126,7 +126,7 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
         for part in parts:
             read = arrow.read_part(path, part, list(dialect.columns))
             texts = {name: _to_texts(read[name]) for name in dialect.columns}
-            yield path, pa.table(texts), read.nbytes
+            yield path, pa.table(texts)
 
 
 def _join(lists: pa.ListArray) -> pa.Array:

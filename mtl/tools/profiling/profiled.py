@@ -86,7 +86,7 @@ def _read_settings(experiment: experiment_lib.Experiment, place: settings.Place)
     return advice.Settings(
         steps_per_call=run.steps_per_call if is_one else 1,
         may_repeat=is_one,
-        cache=experiment.data.cache,
+        cache=experiment.data.cache or experiment.data.starts_anywhere,
         combines=decides_often and getattr(surgery, "on", "") == "parameters",
         xla=run.precision.xla,
     )

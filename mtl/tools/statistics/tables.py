@@ -145,7 +145,7 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
 
 
 def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
-    for path, rows, _ in lines.read_blocks(dialect):
+    for path, rows in lines.read_blocks(dialect):
         # The CSV reader parses whole lines, so unused columns can only be dropped afterwards.
         column_names = [name for name in rows.column_names if names is None or name in names]
         yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in column_names})

@@ -23,7 +23,6 @@ def _choose(name, texts, keep=False, form=""):
     found = inspection.Inspection(
         dialect=lines.Dialect(paths=("t.csv",), delimiter=",", columns=(name,), time_forms=forms),
         rows_of={"t.csv": len(texts)},
-        size=1,
         marks=("",),
         marks_in={},
         facts={name: facts},

@@ -12,7 +12,7 @@ from mtl.tools.drafting import lines
 
 def read(path, **settings):
     dialect = lines.read_dialect([str(path)], **settings)
-    rows = [row for _, table, _ in lines.read_blocks(dialect) for row in table.to_pylist()]
+    rows = [row for _, table in lines.read_blocks(dialect) for row in table.to_pylist()]
     return dialect, rows
 
 
@@ -38,8 +38,6 @@ def test_blocks_end_at_lines_and_count_them(tmp_path, monkeypatch):
     for size in (1, 4, 5, 64):
         monkeypatch.setattr(lines, "_BLOCK_BYTES", size)
         assert read(path)[1] == expected
-        blocks = lines.read_blocks(lines.read_dialect([str(path)]))
-        assert sum(size for *_, size in blocks) == pytest.approx(path.stat().st_size, abs=8)
     path.write_text(path.read_text().replace("v,43", "v,43,3"))
     with pytest.raises(checks.UserError, match="t.csv line 45 must have 2 columns"):
         read(path)

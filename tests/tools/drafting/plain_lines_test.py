@@ -15,7 +15,7 @@ def _read(path, dialect):
         blocks = list(lines.read_blocks(dialect))
     except checks.UserError as error:
         return str(error)
-    return [row for _, table, _ in blocks for row in table.to_pylist()], [b[2] for b in blocks]
+    return [row for _, table in blocks for row in table.to_pylist()], len(blocks)
 
 
 def _make(draw, delimiter):

@@ -86,7 +86,7 @@ def test_a_column_has_the_texts_of_a_delimited_file(tmp_path):
     table = _draw()
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=100)
     dialect = tables.read_dialect([str(tmp_path / "t.parquet")])
-    blocks = [block for _, block, _ in tables.read_blocks(dialect)]
+    blocks = [block for _, block in tables.read_blocks(dialect)]
     assert [len(block) for block in blocks] == [100] * 6
     first = blocks[0].to_pylist()[:2]
     assert first[0]["age"] == first[0]["wage"] == "" and first[1]["age"] == str(table["age"][1])
@@ -98,7 +98,7 @@ def test_a_null_in_a_list_takes_nothing_else_away(tmp_path):
     path = str(tmp_path / "t.parquet-00000-of-00001")
     parquet.write_table(pa.table({"tags": [["a", None], None, [], ["b", "c"]]}).slice(0), path)
     dialect = tables.read_dialect([path])
-    ((_, block, _),) = tables.read_blocks(dialect)
+    ((_, block),) = tables.read_blocks(dialect)
     assert dialect.is_arrow and block["tags"].to_pylist() == ["a|", "", "", "b|c"]
 
 

@@ -137,7 +137,7 @@ class ChosenRows(types.Source):
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the raw records of a split in batches; None if the inner source has none."""
         choice = self.find_choice(split)
-        read_blocks = types.read_member(self.source, types.Source, "blocks")
+        read_blocks = types.read_shortcut(self.source, "blocks")
         blocks = read_blocks(split if choice is None else self.split)
         if choice is None or blocks is None:
             return blocks
@@ -171,12 +171,12 @@ class ChosenRows(types.Source):
     def estimate_bytes(self, split: str) -> int | None:
         """Estimate the memory of all rows of the inner split, which are read to choose some."""
         inner = split if self.find_choice(split) is None else self.split
-        return types.read_member(self.source, types.Source, "estimate_bytes")(inner)
+        return types.read_shortcut(self.source, "estimate_bytes")(inner)
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split; None if the inner source does not list row numbers."""
         choice = self.find_choice(split)
-        list_numbers = types.read_member(self.source, types.Source, "list_rows")
+        list_numbers = types.read_shortcut(self.source, "list_rows")
         if choice is None:
             return list_numbers(split)
         if split not in self._number_cache:
@@ -214,7 +214,7 @@ class ChosenRows(types.Source):
     ) -> Iterable[Mapping[str, packed.Values]] | None:
         """Return the values of a split in blocks; None if only `decode` can read the values."""
         choice = self.find_choice(split)
-        read_blocks = types.read_member(self.source, types.Source, "read_values")
+        read_blocks = types.read_shortcut(self.source, "read_values")
         if choice is None:
             return read_blocks(split, spec)
         blocks = read_blocks(self.split, spec)
@@ -229,7 +229,7 @@ class ChosenRows(types.Source):
         If the selection reads keys, this method reads the keys of all blocks.
         """
         choice = self.find_choice(split)
-        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
+        list_blocks = types.read_shortcut(self.source, "list_blocks")
         if choice is None:
             return list_blocks(split, spec)
         blocks = list_blocks(self.split, spec)

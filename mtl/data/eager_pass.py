@@ -36,7 +36,7 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
     """
     if not with_labels:
         data = dataclasses.replace(data, spec=data.spec.without_labels(), sampler=None)
-    blocks = types.read_member(data.source, types.Source, "read_values")(split, data.spec)
+    blocks = types.read_shortcut(data.source, "read_values")(split, data.spec)
     count = 0
     if blocks is not None:
         try:

@@ -121,7 +121,7 @@ def read_split(
       UserError: the rows do not fit into memory.
       InvalidArgumentError: a record is malformed.
     """
-    blocks = types.read_member(source, types.Source, "read_values")(split, spec)
+    blocks = types.read_shortcut(source, "read_values")(split, spec)
     if blocks is not None:
         with contextlib.suppress(types.DecodeOnlyError):
             return join_blocks(split, spec.fields, blocks, setting)

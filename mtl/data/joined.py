@@ -185,7 +185,7 @@ class Joined(types.Source):
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the raw records of the inner source in batches; None if it has no `blocks`."""
-        return types.read_member(self.source, types.Source, "blocks")(split)
+        return types.read_shortcut(self.source, "blocks")(split)
 
     def shard(self, split: str, num_shards: int, shard: int) -> Joined | None:
         """Return a source for a shard of the files; None if the inner source cannot be divided."""
@@ -194,7 +194,7 @@ class Joined(types.Source):
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split; None if the inner source does not list row numbers."""
-        return types.read_member(self.source, types.Source, "list_rows")(split)
+        return types.read_shortcut(self.source, "list_rows")(split)
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, Any]:
         """Return the raw records for row numbers, int64 [B], together with the row numbers.
@@ -257,7 +257,7 @@ class Joined(types.Source):
     ) -> np.ndarray:
         """Return the table row of each row of a split, int64 [N]."""
         (key,) = key_spec.fields
-        blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
+        blocks = types.read_shortcut(self.source, "read_values")(split, key_spec)
         if blocks is not None:
             # If `read_values` cannot read the rows, `read_field` decodes them below.
             with contextlib.suppress(types.DecodeOnlyError):
@@ -279,7 +279,7 @@ class Joined(types.Source):
         """
         source_spec, parts = self._divide(spec.fields, spec)
         with self._suggest_fields():
-            blocks = types.read_member(self.source, types.Source, "read_values")(split, source_spec)
+            blocks = types.read_shortcut(self.source, "read_values")(split, source_spec)
         if blocks is None:
             return None
         return self._join_blocks(blocks, self._load_all(parts, spec), spec.fields)
@@ -301,7 +301,7 @@ class Joined(types.Source):
         """Return blocks of a split with the joined fields; None if the source has no blocks."""
         source_spec, _ = self._divide(spec.fields, spec)
         with self._suggest_fields():
-            blocks = types.read_member(self.source, types.Source, "list_blocks")(split, source_spec)
+            blocks = types.read_shortcut(self.source, "list_blocks")(split, source_spec)
         if blocks is None:
             return None
 

@@ -506,7 +506,7 @@ def _read_part(part: Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
         memory. The error names the source.
     """
     with _name_source(part):
-        blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
+        blocks = types.read_shortcut(part.source, "list_blocks")(part.split, spec)
         rule = "have all rows in memory, as a mixture keeps them there"
         if blocks is not None:
             window_text = f"a window of {blocks.window:,} rows"
@@ -529,7 +529,7 @@ def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> i
 def _count_records(part: Part) -> int:
     """Return the number of raw records of a source."""
     with _name_source(part):
-        rows = types.read_member(part.source, types.Source, "list_rows")(part.split)
+        rows = types.read_shortcut(part.source, "list_rows")(part.split)
     if rows is not None:
         return len(rows)
 

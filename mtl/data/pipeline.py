@@ -266,7 +266,7 @@ class Pipeline:
         if self.sampler is not None:
             return None
         if split not in self._blocks:
-            list_all = types.read_member(self.source, types.Source, "list_blocks")
+            list_all = types.read_shortcut(self.source, "list_blocks")
             self._blocks[split] = list_all(split, self.spec)
         return self._blocks[split]
 
@@ -320,7 +320,7 @@ class Pipeline:
 
     def _describe_unmixed(self) -> list[str]:
         """Return a line if a sampler reads a split that windows of rows would mix better."""
-        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
+        list_blocks = types.read_shortcut(self.source, "list_blocks")
         blocks = None if self.sampler is None else list_blocks(self.train_split, self.spec)
         if blocks is None:
             return []
@@ -341,7 +341,7 @@ class Pipeline:
     @functools.cached_property
     def _is_small(self) -> bool:
         """True if the source knows that its training rows take little memory."""
-        estimate = types.read_member(self.source, types.Source, "estimate_bytes")
+        estimate = types.read_shortcut(self.source, "estimate_bytes")
         return in_memory.is_small(estimate(self.train_split))
 
     @property
@@ -361,7 +361,7 @@ class Pipeline:
         if not self._orders_numbers:
             return None
         with self.name_bad_record(split):
-            return types.read_member(self._row_source, types.Source, "list_rows")(split)
+            return types.read_shortcut(self._row_source, "list_rows")(split)
 
     def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of the field by which the sampler orders rows, [N]."""
@@ -404,7 +404,7 @@ class Pipeline:
             return self.source
         if self._list_blocks(self.train_split) is not None:
             return self.source
-        numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
+        numbers = types.read_shortcut(self.source, "list_rows")(self.train_split)
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
 
     def _take_batches(

@@ -116,7 +116,7 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
       split: the split.
       batch_size: the number of records in a batch; the last batch may be smaller.
     """
-    blocks = types.read_member(source, types.Source, "blocks")(split)
+    blocks = types.read_shortcut(source, "blocks")(split)
     if blocks is None:
         return batch(source.records(split), batch_size)
     if is_ragged(blocks):

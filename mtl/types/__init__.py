@@ -34,6 +34,7 @@ from mtl.types.data import (
     RowOrder,
     RowSampler,
     Source,
+    read_shortcut,
 )
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import (
@@ -207,5 +208,6 @@ __all__ = [
     "check_trackers",
     "count_rows",
     "read_member",
+    "read_shortcut",
     "walk_parts",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from mtl import spec as spec_lib
 from mtl.deferred import tf
-from mtl.types import columns, values
+from mtl.types import columns, parts, values
 
 
 class Reading(NamedTuple):
@@ -309,6 +310,38 @@ class Source(Protocol):
         """
         del split, rows
         return {}  # Only sources with `list_rows` or `orders_rows` need `take_rows`.
+
+
+# {member of `Source`: the required members that it replaces}.
+_SHORTCUTS = {
+    "blocks": ("records",),
+    "estimate_bytes": ("records", "decode"),
+    "list_blocks": ("records", "decode"),
+    "list_rows": ("records",),
+    "read_values": ("records", "decode"),
+}
+
+
+def read_shortcut(source: Any, name: str) -> Callable[..., Any]:
+    """Return a method of a source that replaces required methods, such as `read_values`.
+
+    If a subclass redefines a replaced method, such as `decode`, but not the shortcut, the shortcut
+    would return other rows. The result is then the default of `Source`, which returns None.
+
+    Args:
+      source: the source.
+      name: the name of the method: "blocks", "estimate_bytes", "list_blocks", "list_rows" or
+        "read_values".
+    """
+    classes = type(source).__mro__
+    # The most derived class that defines a method has the smallest index.
+    places = {
+        method: next((n for n, cls in enumerate(classes) if method in vars(cls)), len(classes))
+        for method in (name, *_SHORTCUTS[name])
+    }
+    if any(places[method] < places[name] for method in _SHORTCUTS[name]):
+        return functools.partial(getattr(Source, name), source)
+    return parts.read_member(source, Source, name)
 
 
 @runtime_checkable

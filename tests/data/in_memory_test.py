@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import checks, spec
 from mtl.data import (
     csv,
+    eager_pass,
     frames,
     image_files,
     in_memory,
@@ -36,6 +37,17 @@ def _number_rows(folder, count=10, **settings):
     source = csv.Csv(files={"train": "a.csv"}, data_dir=str(folder))
     made = {"source": source, "spec": NUMBERS, "batch_size": 4, "cache": True}
     return pipeline.Pipeline(**{**made, **settings})
+
+
+class _Doubled(csv.Csv):
+    def decode(self, batch, spec, with_labels):
+        values = super().decode(batch, spec, with_labels)
+        return {name: 2 * value for name, value in values.items()}
+
+
+class _Even(csv.Csv):
+    def records(self, split):
+        return super().records(split).shard(2, 0)
 
 
 def _read(data, count, split="train", **settings):
@@ -191,6 +203,21 @@ def test_small_text_files_are_kept_unless_told_otherwise(tmp_path, monkeypatch):
     monkeypatch.setattr(in_memory, "_MOST_BYTES", (tmp_path / "a.csv").stat().st_size)
     assert not dataclasses.replace(kept, cache=None).starts_anywhere
     assert kept.starts_anywhere
+
+
+@pytest.mark.parametrize("cache", [None, True, False])
+@pytest.mark.parametrize("kind", [_Doubled, _Even])
+def test_a_subclass_that_changes_rows_changes_them_everywhere(tmp_path, kind, cache):
+    data = _number_rows(tmp_path, cache=cache, batch_size=5)
+    source = kind(files={"train": "a.csv"}, data_dir=str(tmp_path))
+    data = dataclasses.replace(data, source=source)
+    expected = list(range(0, 20 if kind is _Doubled else 10, 2))
+    evaluated = data.one_pass("train").as_numpy_iterator()
+    assert [x for features, _ in evaluated for x in features["x"]] == expected
+    fitted = eager_pass.read(data, "train")
+    assert [x for features, _ in fitted for x in features["x"].numpy()] == expected
+    assert sorted(itertools.chain(*_read(data, len(expected) // 5))) == expected
+    assert data.starts_anywhere == bool(cache)  # The size of other rows is unknown.
 
 
 def test_compressed_text_counts_ten_times(tmp_path, monkeypatch):

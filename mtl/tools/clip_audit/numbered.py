@@ -60,7 +60,7 @@ class Numbered(types.Source):
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks of the source, with the numbers of rows; None if it has no blocks."""
-        list_blocks = types.read_member(self.source, types.Source, "list_blocks")
+        list_blocks = types.read_shortcut(self.source, "list_blocks")
         blocks: types.Blocks | None = list_blocks(split, _without_row(spec))
         if blocks is None:
             return None

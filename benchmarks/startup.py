@@ -2,7 +2,8 @@
 
 The benchmark starts three programs in turns, each in a new process: `import tensorflow` alone, a
 run on the digits of the package, and a run that `launch.new` drafts for a table of 200,000 rows and
-27 columns. The printed table shows medians over the rounds, and ranges. At its end, a run
+27 columns. The printed table shows medians over the rounds, and ranges; it also shows the seconds
+to the first step in multiples of the import before and after the run. At its end, a run
 evaluates, exports, and checks the exports. The table also shows the duration of this end in
 multiples of the evaluation. --trees compares several checkouts of the repository.
 
@@ -39,11 +40,11 @@ def write_table(path: pathlib.Path, num_rows: int) -> None:
     path.write_text("\n".join([",".join(columns), *lines]) + "\n")
 
 
-def time_import() -> dict[str, float]:
+def time_import() -> float:
     """Return the seconds of a Python process that only imports TensorFlow."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import tensorflow"], stderr=subprocess.DEVNULL)
-    return {"import tensorflow": time.perf_counter() - start}
+    return time.perf_counter() - start
 
 
 def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> dict[str, float]:
@@ -80,15 +81,20 @@ def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> di
 
 
 def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[str, float]:
-    """Time a run: seconds to the first step, seconds of the end, and the end in evaluations."""
+    """Time a run: seconds to the first step, seconds of the end, and both in multiples."""
+    # Import before and after the run, because the speed of a shared machine changes.
+    before = time_import()
     first = time_lines(tree, command, folder, 1)["step 1 of"]
+    imports = statistics.fmean([before, time_import()])
     # The first export builds graphs. In a run of two steps, the first export follows the first
     # step.
     line_secs = time_lines(tree, command, folder, 2)
     last_step = line_secs["step 2 of"]
     end, evaluation = (line_secs[event] - last_step for event in ("end", "step 2 evaluated:"))
     return {
+        f"{name}: import tensorflow": imports,
         f"{name}: first step": first,
+        f"{name}: first step, in imports": first / imports,
         f"{name}: end": end,
         f"{name}: end, in evaluations": end / evaluation,
     }
@@ -98,7 +104,6 @@ def measure(tree: str, table: str) -> dict[str, float]:
     """Return {row of the table: seconds} of a round."""
     digits = ["--gin_file", _DIGITS]
     return {
-        **time_import(),
         **time_run("digits", tree, digits, tree),
         **time_run("table", tree, ["--gin_file", "train.gin"], table),
     }
@@ -129,7 +134,7 @@ def main() -> None:
 
 
 def _tell(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -425,10 +425,7 @@ def _read_columns(
     cells: csv.Csv,
 ) -> dict[str, packed.Values]:
     """Return {field: values} of the fields that can be read as whole columns."""
-    values = {
-        name: columns.read_column(fields[name], table[column], cells)
-        for name, column in column_names.items()
-    }
+    values = columns.read_columns(table, column_names, fields, cells)
     return {name: read for name, read in values.items() if read is not None}
 
 

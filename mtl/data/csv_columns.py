@@ -101,17 +101,13 @@ def _read_chunk(
     text = _drop_lines(source, chunk.replace(b"\r", b""))
     if b"\0" in text or text.startswith(_MARK) or not are_quotes_whole(text, source.delimiter):
         return None
-    table = _parse(source, text, list(dict.fromkeys(field.column for field in fields.values())))
+    names = {name: field.column for name, field in fields.items()}
+    table = _parse(source, text, list(dict.fromkeys(names.values())))
     if table is None:
         return None
-    values = {}
-    for name, field in fields.items():
-        column = table[field.column]
-        column_values = columns.read_column(field, column, source, fills_texts=False)
-        if column_values is None:
-            return None
-        values[name] = column_values
-    return values
+    values = columns.read_columns(table, names, fields, source, fills_texts=False)
+    read = {name: column for name, column in values.items() if column is not None}
+    return read if len(read) == len(fields) else None
 
 
 def _drop_lines(source: Settings, text: bytes) -> bytes:

@@ -36,7 +36,7 @@ _LONGEST_REASON = 200
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
 # The size of a batch outside of training, where large batches cost less time for each row.
-_LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 16_384
+_LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 23, 32_768
 # The limits of a call from TensorFlow into Python. A call costs a tenth of a millisecond, so one
 # call reads the rows of several batches.
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -156,3 +157,20 @@ def test_numbers_round_as_in_a_csv_file():
     found = columns.read_column(field, pa.chunked_array([pa.array(texts)]), CELLS)
     assert found.tolist() == tf.strings.to_number(texts, tf.float32).numpy().tolist()
     assert np.float32(float(texts[0])) != found[0]
+
+
+def test_columns_that_are_read_at_the_same_time_hold_the_same_values(monkeypatch):
+    count = len(NUMBERS)
+    names = ["number", "text", "list", "odd"]
+    texts = [NUMBERS, ODD[:count], [f"{n}|2" for n in range(count)], ODD[-count:]]
+    table = pa.table(dict(zip(names, texts, strict=True)))
+    kinds = {"number": "float32", "text": "string", "list": ("int64", (None,)), "odd": "float32"}
+    defaults = {"text": "-"}
+    fields = spec.Spec(features=kinds, labels={}, defaults=defaults).fields
+    found = []
+    for least in (1 << 16, 1):
+        monkeypatch.setattr(columns, "_CELLS_OF_THREADS", least)
+        values = columns.read_columns(table, {name: name for name in names}, fields, CELLS)
+        assert values["odd"] is None and values["text"] is not None
+        found.append(re.sub(r" at 0x\w+", "", repr(values)))
+    assert found[0] == found[1]

@@ -50,7 +50,7 @@ def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
 
 
 @pytest.mark.parametrize(
-    "text, batch_size", [("1,0\n", 16384), ("1,0\n" + "x" * 9 + ",1\n", 16384), ("", 4), ("1\n", 4)]
+    "text, batch_size", [("1,0\n", 32768), ("1,0\n" + "x" * 9 + ",1\n", 32768), ("", 4), ("1\n", 4)]
 )
 def test_large_batches_are_of_rows_as_large_as_the_first(text, batch_size, tmp_path):
     data = feed(tmp_path, text=text or "\n")
@@ -59,7 +59,7 @@ def test_large_batches_are_of_rows_as_large_as_the_first(text, batch_size, tmp_p
         feed(tmp_path, text="a" * 40_000 + ",0\n"),
         spec=spec.Spec(features={"x": "string"}, labels={"y": "int64"}),
     )
-    assert long.in_large_batches("train").batch_size == 104
+    assert long.in_large_batches("train").batch_size == 209
     assert dataclasses.replace(long, batch_size=500).in_large_batches("train").batch_size == 500
 
 

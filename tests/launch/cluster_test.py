@@ -56,6 +56,8 @@ transfer.WarmStart.source = "first"
 transfer.WarmStart.slots = True
 transfer.WarmStart.row_names = {"^features/categorical_job/": ["smith", "clerk", "cook"]}
 pipeline.Pipeline.shuffle_buffer = 1
+# Each process reads every n-th row; other tests keep all rows in memory, as by default.
+pipeline.Pipeline.cache = False
 networks.MLP.batch_norm = True
 experiment.Run.train_steps = 12
 experiment.Run.checkpoint_steps = 4
@@ -238,7 +240,7 @@ def test_a_run_goes_on_with_one_two_and_three_workers(started, launch_in, run_in
     """The batch of a step does not depend on the number of workers, and neither does a window."""
     mixed = ["Pipeline.shuffle_buffer = 100", "Pipeline.batch_size = 12"]
     if rows == "memory":
-        mixed.append("Pipeline.cache = True")
+        mixed.append("Pipeline.cache = None")
     else:
         _write_parquet(started)
     file = {"memory": "cluster.gin", "windows": "windows.gin"}[rows]

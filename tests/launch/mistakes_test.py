@@ -434,7 +434,12 @@ MISTAKES = [
         Mistake(
             f"{setting} beyond all memory",
             (f"Pipeline.{setting} must fit into memory, got {value}. ", "and this process may use"),
-            gin=(("Pipeline.batch_size = 16", f"Pipeline.{setting} = {value}"),),
+            gin=(
+                (
+                    "Pipeline.batch_size = 16",
+                    f"Pipeline.{setting} = {value}\npipeline.Pipeline.cache = False",
+                ),
+            ),
         )
         for setting, value in (("batch_size", 10**10), ("shuffle_buffer", 10**12))
     ),

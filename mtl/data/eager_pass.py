@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl import types
 from mtl.data import packed, pipeline
 from mtl.deferred import tf
 
@@ -32,7 +32,7 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
       ({feature: [B, ...]}, {label: [B, ...]}).
 
     Raises:
-      UserError, or an error of TensorFlow: a record is malformed.
+      UserError, or an error of TensorFlow: a record is malformed, or the split holds no record.
     """
     if not with_labels:
         data = dataclasses.replace(data, spec=data.spec.without_labels(), sampler=None)
@@ -43,6 +43,7 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
             for values in _cut_batches(blocks, data.spec.fields, data.batch_size):
                 yield data.spec.split(data.spec.drop_empty_texts(values))
                 count += 1
+            checks.require(count > 0, f"split {split!r}", "hold a record", 0)
             return
         except types.DecodeOnlyError:
             pass  # `decode` reads the other rows.

@@ -43,6 +43,7 @@ class ExampleLists(tfrecord.TfRecord):
     group: checks.Name = "list"
 
     def __post_init__(self):
+        super().__post_init__()
         rule = "be left out, because a record has several rows"
         checks.require(self.window is None, "ExampleLists.window", rule, self.window)
 

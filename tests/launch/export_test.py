@@ -53,7 +53,7 @@ def test_writes_a_file_of_tensorflow_lite(directory, launch_in):
     args = ("--tflite", "toy.tflite", "--tflite_weights", "int8", "--export_dir", "served")
     result = launch_in(directory, "export", *RUN, *args)
     assert result.code == 0, result
-    assert "  TFLite      toy.tflite, at most " in result.out
+    assert "  TFLite      toy.tflite, predictions differ by at most " in result.out
     run = tflite.make_runner((directory / "toy.tflite").read_bytes())
     found = run({"age": np.array([20.0, 70.0], np.float32)})
     assert found["rich/probability"].shape == (2,) and found["level/probabilities"].shape == (2, 3)

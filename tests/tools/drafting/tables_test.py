@@ -73,6 +73,7 @@ def test_a_draft_of_a_columnar_file_trains_as_it_is(tmp_path, monkeypatch, kind)
         "tags": ("string", (None,)),
         "items": ("int64", (None,)),
         "noted": "float32",
+        "day": "string",
     }
     assert made.data.spec.labels == dict.fromkeys(("clicked", "grade", "two"), "int64")
     assert isinstance(made.data.source.source, arrow.Arrow)

@@ -81,7 +81,7 @@ def time_lines(tree: str, command: Sequence[str], folder: str, steps: int) -> di
 
 
 def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[str, float]:
-    """Time a run: seconds to the first step, seconds of the end, and both in multiples."""
+    """Time a run: seconds to the first step, seconds of its end, and their multiples."""
     # Import before and after the run, because the speed of a shared machine changes.
     before = time_import()
     first = time_lines(tree, command, folder, 1)["step 1 of"]

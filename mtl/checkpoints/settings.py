@@ -52,9 +52,9 @@ def canonical_text(value: Any) -> str:
 def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
-        # Leave out a field that has its default of an earlier version, because old records lack the
-        # field, unless they have it ("written"). Compare only fields with an earlier default,
-        # because comparing arrays gives no bool.
+        # Records of old versions lack a setting that was added later, so leave it out if it has its
+        # earlier default. "written" marks a setting that these records contain. Compare only fields
+        # with an earlier default, because comparing arrays gives no bool.
         is_lacking = "earlier" in field.metadata and "written" not in field.metadata
         if is_lacking and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]

@@ -335,7 +335,7 @@ class Arrow(types.Source):
           UserError: a value does not suit its field; the error names the row.
         """
         column_names = find_columns(fields, self.rename)
-        values = _read_columns(table, column_names, fields, self.cells)
+        values = columns.read_columns(table, column_names, fields, self.cells)
         others = {name: column for name, column in column_names.items() if name not in values}
         rows = _read_rows(place, table, others, fields, self.cells)
         return values | {name: packed.pack_field(v, fields[name]) for name, v in rows.items()}
@@ -412,21 +412,10 @@ def read_fields(
       UserError: a value does not suit its field; the error names the row.
     """
     plain = {name: column for name, column in column_names.items() if not fields[name].is_ragged}
-    values = _read_columns(table, plain, fields, cells)
+    values = columns.read_columns(table, plain, fields, cells)
     others = {name: column for name, column in column_names.items() if name not in values}
     rows = _read_rows(place, table, others, fields, cells, first_row)
     return rows | {name: packed.unpack(v, fields[name]) for name, v in values.items()}
-
-
-def _read_columns(
-    table: pa.Table,
-    column_names: Mapping[str, str],
-    fields: Mapping[str, spec_lib.Field],
-    cells: csv.Csv,
-) -> dict[str, packed.Values]:
-    """Return {field: values} of the fields that can be read as whole columns."""
-    values = columns.read_columns(table, column_names, fields, cells)
-    return {name: read for name, read in values.items() if read is not None}
 
 
 def _read_rows(

@@ -169,7 +169,7 @@ class ChosenRows(types.Source):
             yield from (row for (_, row), is_chosen, is_bad in marked if is_chosen | is_bad)
 
     def estimate_bytes(self, split: str) -> int | None:
-        """Estimate the memory of all rows of the inner split, which are read to choose some."""
+        """Estimate the memory of all rows of the inner split; the selected rows may take less."""
         inner = split if self.find_choice(split) is None else self.split
         return types.read_shortcut(self.source, "estimate_bytes")(inner)
 

@@ -79,7 +79,7 @@ def read_columns(
     fields: Mapping[str, spec_lib.Field],
     cells: Cells,
     fills_texts: bool = True,
-) -> dict[str, packed.Values | None]:
+) -> dict[str, packed.Values]:
     """Convert columns with `read_column`, and several large columns at the same time.
 
     Args:
@@ -90,16 +90,19 @@ def read_columns(
       fills_texts: as in `read_column`.
 
     Returns:
-      {field: the values of N rows, or None}.
+      {field: the values of N rows}, without the fields for which `read_column` returns None.
     """
 
     def read(name: str) -> packed.Values | None:
         return read_column(fields[name], table[column_names[name]], cells, fills_texts)
 
     if table.num_rows * len(column_names) < _CELLS_OF_THREADS:
-        return {name: read(name) for name in column_names}
-    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(column_names, pool.map(read, column_names), strict=True))
+        columns = list(map(read, column_names))
+    else:
+        with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            columns = list(pool.map(read, column_names))
+    pairs = zip(column_names, columns, strict=True)
+    return {name: column for name, column in pairs if column is not None}
 
 
 def to_python(where: str, column: pa.ChunkedArray) -> Any:

@@ -106,8 +106,7 @@ def _read_chunk(
     if table is None:
         return None
     values = columns.read_columns(table, names, fields, source, fills_texts=False)
-    read = {name: column for name, column in values.items() if column is not None}
-    return read if len(read) == len(fields) else None
+    return values if len(values) == len(fields) else None
 
 
 def _drop_lines(source: Settings, text: bytes) -> bytes:

@@ -97,8 +97,9 @@ class Pipeline:
         `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and
         a run can continue with another number of workers. If records name files, or if you wrote a
         sampler without `types.RowSampler`, each process keeps the raw records of its shard instead.
-        None means True for `Csv` and `JsonLines` if the files have less than 512 MiB (`.gz` files:
-        a tenth), and False for other sources, whose rows may take more memory than their files.
+        None means True for `Csv` and `JsonLines` if the files have less than 512 MiB in all (a
+        `.gz` file counts ten times its size), and False for other sources, whose rows may take more
+        memory than their files.
       sampler: `sampling.Power` sets how often training draws the rows of each class;
         `whole_groups.WholeGroups` keeps the rows of a group in one batch. Without a sampler (None),
         training draws each row once in an epoch (instance-balanced sampling).

@@ -24,6 +24,8 @@ _MESSAGE = "mtl.ExampleListWithContext"
 # digits can be appended to a serialized message.
 _DIGITS = 12
 _MALFORMED = "must be a serialized ExampleListWithContext."
+# The bytes of a tf.Example are also a list, whose only example is malformed.
+_PLAIN = f"{_MALFORMED} If each record is one tf.Example, use tfrecord.TfRecord."
 
 
 @checks.dataclass
@@ -87,7 +89,9 @@ class ExampleLists(tfrecord.TfRecord):
                     yield location, _MALFORMED
                     continue
                 for position, row in enumerate(rows):
-                    yield f"{location} example {position}", tfrecord.scan_record(row, spec)
+                    values = tfrecord.scan_record(row, spec)
+                    place = f"{location} example {position}"
+                    yield place, _PLAIN if values == tfrecord.MALFORMED else values
 
     def _start_key(self, path: str) -> bytes:
         """Return a serialized tf.Example with the key of a list, without the digits at its end."""

@@ -25,6 +25,9 @@ with deferred.imports():
     from mtl.data import copies, record_blocks
     from mtl.files import remote
 
+MALFORMED = "must be a serialized tf.Example."
+"""The error of a record in which no field can be found."""
+
 # The type of a key is searched in this number of records.
 _SEARCHED = 100
 # {value of the setting `compression`: name in `tf.data`}.
@@ -183,7 +186,7 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:
-        return "must be a serialized tf.Example."
+        return MALFORMED
     return spec.example(
         lambda field: _read_values(features[field.name], field) if field.name in features else None
     )

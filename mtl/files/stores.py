@@ -170,13 +170,13 @@ def explain(error: Exception) -> str:
     """Return the reason of a client's error in one short line.
 
     Returns:
-      A text of at most 300 characters, without a period at the end; the name of the error's class
-      if the error has no text.
+      A text without a period at the end, cut after 300 characters; the name of the error's class if
+      the error has no text.
     """
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)
-    text = google.group(1) if google else text.partition(" dlopen(")[0]
-    return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(".")
+    text = (google.group(1) if google else text.partition(" dlopen(")[0]).rstrip(".")
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def _open_s3(authority: str, environment: Mapping[str, str]) -> tuple[Any, str]:

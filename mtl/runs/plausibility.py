@@ -186,7 +186,7 @@ class Look:
         split, batch = self._split, self._data.batch_size
         if not self._is_whole:
             return []
-        holds = f"Split {split!r} holds {self._rows} rows"
+        holds = f"Split {split!r} holds {self._rows} row{'s' * (self._rows != 1)}"
         if self._rows < batch and split == self._data.train_split:
             size = f"a batch (Pipeline.batch_size) {batch}"
             return [f"{holds}, and {size}: every batch holds rows more than once."]

@@ -111,6 +111,15 @@ def test_a_record_of_another_kind_is_named(tmp_path):
         list(source.by_file("b"))
 
 
+def test_records_of_single_examples_name_the_source_that_reads_them(tmp_path):
+    example = tf.train.Example()
+    _fill(example, price=1.0)
+    source = _make_source(tmp_path / "a.tfrecord", [example.SerializeToString()])
+    [(place, problem)] = source.scan("a", SPEC)
+    assert place.endswith("a.tfrecord record 0 example 0")
+    assert problem.endswith("If each record is one tf.Example, use tfrecord.TfRecord.")
+
+
 def _make(source, cache=True):
     made = tiny.make(columns=[columns.Numeric(names=list(SPEC.features))], train_steps=20)
     data = pipeline.Pipeline(

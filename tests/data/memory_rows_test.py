@@ -75,3 +75,11 @@ def test_a_call_gets_only_the_texts_of_its_rows():
         *_, texts = rows.take(np.array(taken))
         expected = {f"word {row}".encode() for row in taken} | ({b"tag"} if 0 in taken else set())
         assert set(texts) == expected and len(texts) == len(expected)
+
+
+def test_the_size_of_a_row_counts_the_places_of_its_lists():
+    sizes = {"age": 4, "pair": 16, "word": 4, "words": 8, "seen": 1, "tags": 8, "counts": 8}
+    for name, size in sizes.items():
+        assert memory_rows.Layout({name: FIELDS[name]}).row_bytes == size
+    layout = memory_rows.Layout({name: FIELDS[name] for name in sizes})
+    assert layout.row_bytes == sum(sizes.values())

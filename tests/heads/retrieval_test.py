@@ -115,6 +115,11 @@ def test_drawn_items_are_negatives_by_their_share_of_the_mixture(query, tmp_path
         assert gradient[row, column] == pytest.approx(change / 2e-4, abs=1e-5)
 
 
+def test_batches_stay_without_drawn_items():
+    batches = tf.data.Dataset.range(1)
+    assert head().add_rows(batches, spec=None, reading=None) is batches
+
+
 def test_the_sum_over_drawn_items_is_that_over_all_items_in_the_mean(tmp_path):
     """The sum of a single row, if every item is drawn exactly as often as expected."""
     count, random = 1000, np.random.default_rng(1)

@@ -193,3 +193,21 @@ def test_only_tables_are_cut():
 
     with tf.Graph().as_default(), CUT.cut_tables():
         held.wrap_step(step)(None, None)
+
+
+def test_a_shard_gets_its_rows_of_the_mask():
+    held = freezing.Freezing(entries={"^table$": masks.Rows(rows=[0, 3, 5])})
+    with tf.Graph().as_default(), CUT.cut_tables(), tf1.Session() as session:
+        entries = []
+
+        def step(features_, labels):
+            del features_, labels
+            table = sharding.create_table("table", [6, 2], tf1.zeros_initializer())
+            assert len(list(table)) == 3
+            entries.extend(map(freezing.moving_entries, table))
+            return tf.no_op(), {}
+
+        held.wrap_step(step)(None, None)
+        session.run(tf1.global_variables_initializer())
+        found = np.concatenate(session.run(entries))
+    assert found.tolist() == [[row in (0, 3, 5)] * 2 for row in range(6)]

@@ -98,6 +98,11 @@ def test_ten_tasks_and_a_thousand_evaluations_are_small():
     assert 150_000 < len(text.encode()) < 500_000
     assert len(curve_sections.tell_curves(run, verdicts)) == 1 + 10 + 1
     assert len(verdicts) == 10
+    sides = [block for block in built[3].blocks if isinstance(block, blocks.Side)]
+    assert len(sides) == 10
+    for side in sides:  # The metrics, and the pictures beside them.
+        assert [type(block) for block in side.narrow] == [blocks.Table]
+        assert blocks.Table not in map(type, side.wide)
 
 
 def test_of_hundreds_of_tasks_those_with_least_skill_are_drawn():

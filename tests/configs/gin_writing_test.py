@@ -1,6 +1,7 @@
 import dataclasses
 import importlib
 import math
+import sys
 
 import pytest
 
@@ -83,19 +84,25 @@ def test_modules_of_one_name_are_told_apart(tmp_path, monkeypatch):
     for package in ("writing_one", "writing_two"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "parts.py").write_text(code)
+    (tmp_path / "parts.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    one, two = (importlib.import_module(f"writing_{name}.parts") for name in ("one", "two"))
-    text = gin_writing.write(Values([two.Part(of="a"), one.Part(of=name_of)]))
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    modules = ("writing_one.parts", "writing_two.parts", "parts")
+    one, two, top = map(importlib.import_module, modules)
+    text = gin_writing.write(Values([two.Part(of="a"), one.Part(of=name_of), top.Part(of=2)]))
     assert text.splitlines()[1:] == [
         "from tests.configs import gin_writing_test",
         "from writing_one import parts as parts_2",
         "from writing_two import parts",
+        "import parts as parts_3",
         "",
-        "gin_writing_test.Values.value = [@parts.Part(), @parts_2.Part()]",
+        "gin_writing_test.Values.value = [@parts.Part(), @parts_2.Part(), @parts_3.Part()]",
         "",
         "parts.Part.of = 'a'",
         "",
         "parts_2.Part.of = @gin_writing_test.name_of",
+        "",
+        "parts_3.Part.of = 2",
         "",
     ]
 

@@ -28,7 +28,7 @@ from absl import logging
 
 from benchmarks import rows
 from mtl import checks, experiment, features, heads, model, networks, serving, spec, types, verbs
-from mtl.data import csv, pipeline, tfds
+from mtl.data import csv, pipeline
 from mtl.optimization import optimizers, schedules, update
 
 DATA = ("digits", "Adult")
@@ -83,18 +83,10 @@ def read(name: str) -> dict[str, np.ndarray]:
 
 def _read_digits() -> dict[str, np.ndarray]:
     """Return the first principal components of the images."""
-    source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits")
-    images = {
-        split: np.stack([row["image"].ravel() for row in _all(source, split)]).astype(np.float64)
-        for split in ("train", "test")
-    }
+    images = {split: np.float64(pixels) for split, (pixels, _) in rows.read_digits().items()}
     mean = images["train"].mean(0)
     _, _, axes = np.linalg.svd(images["train"] - mean, full_matrices=False)
     return {split: (pixels - mean) @ axes[:_PRINCIPAL].T for split, pixels in images.items()}
-
-
-def _all(source: tfds.Tfds, split: str) -> Iterator[Any]:
-    return source.records(split).as_numpy_iterator()
 
 
 def _read_adult() -> dict[str, np.ndarray]:

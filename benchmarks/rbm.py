@@ -44,7 +44,7 @@ from mtl import (
     types,
     verbs,
 )
-from mtl.data import pipeline, tfds
+from mtl.data import pipeline
 from mtl.optimization import optimizers, schedules, update
 
 UNITS = 12
@@ -83,14 +83,10 @@ class Arrays(types.Source):
 @functools.cache
 def read_fields() -> dict[str, dict[str, np.ndarray]]:
     """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
-    source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits")
-    splits = {}
-    for split in ("train", "test"):
-        records = list(source.records(split).as_numpy_iterator())
-        images = np.stack([row["image"].ravel() for row in records])
-        digits = np.array([row["digit"] for row in records], np.int64)
-        splits[split] = {"x": (images >= 8).astype(np.float32), "digit": digits}
-    return splits
+    return {
+        split: {"x": np.float32(pixels >= 8), "digit": digits}
+        for split, (pixels, digits) in rows.read_digits().items()
+    }
 
 
 def read() -> dict[str, np.ndarray]:

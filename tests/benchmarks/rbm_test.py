@@ -14,3 +14,13 @@ def test_likelihoods_are_those_of_all_states_of_visible_and_hidden_units():
     expected = np.log(np.exp(joint).sum(1) / np.exp(joint).sum())
     found = rbm.compute_log_likelihoods(every, kernel, hidden, visible)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_the_digits_are_rows_of_bits():
+    fields = rbm.read_fields()
+    assert {split: values["x"].shape for split, values in fields.items()} == {
+        "train": (1437, 64),
+        "test": (360, 64),
+    }
+    for values in fields.values():
+        assert set(np.unique(values["x"])) == {0, 1} and set(values["digit"]) == set(range(10))

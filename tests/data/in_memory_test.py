@@ -145,9 +145,7 @@ def test_evaluations_keep_small_text_files(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("tags,x,y\n" + "".join(lines))
     data = pipeline.Pipeline(
         source=csv.Csv(files={"train": "a.csv"}, data_dir=str(tmp_path)),
-        spec=spec.Spec(
-            features={"tags": ("string", (None,)), "x": "int64"}, labels={"y": "int64"}
-        ),
+        spec=spec.Spec(features={"tags": ("string", (None,)), "x": "int64"}, labels={"y": "int64"}),
         batch_size=3,
     )
     expected = arrow_test._plain(dataclasses.replace(data, cache=False).one_pass("train"))

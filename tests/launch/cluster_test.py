@@ -312,6 +312,16 @@ def test_a_mistake_ends_all_with_its_code(started, launch_in):
     assert done.error == said
 
 
+def test_the_first_process_that_fails_gives_the_code(monkeypatch):
+    codes = {"chief-0": "0", "worker-0": "3"}
+    code = "import os, sys, time; time.sleep(0.3); sys.exit(int(os.environ['MEMBER_CODE']))"
+    monkeypatch.setattr(cluster.here, "make_command", lambda _: [sys.executable, "-c", code])
+    started_members = cluster.Members([], {n: {"MEMBER_CODE": c} for n, c in codes.items()})
+    assert started_members.wait() == 3
+    monkeypatch.setattr(cluster.here, "make_command", lambda _: ["sh", "-c", "kill -9 $$"])
+    assert cluster.Members([], {"chief-0": {}}).wait() == 128 + signal.SIGKILL
+
+
 def test_every_process_has_its_place():
     found = cluster.environments(workers=2, servers=1, evaluator=True)
     assert list(found) == ["chief-0", "worker-0", "ps-0", "evaluator-0"]

@@ -127,6 +127,13 @@ def test_a_page_is_overwritten_only_by_force(draft, tmp_path):
     assert "Draft of t.gin" in (tmp_path / "t.html").read_text()
 
 
+def test_a_single_number_is_in_the_middle_of_its_bar(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(page.shares, "draw_bins", lambda title, sides, note: drawn.append(sides))
+    page._draw_numbers("x", np.full(3, 0.25), is_whole=False)
+    assert drawn == [{"rows": [(-0.25, 0.75, 1.0)]}]
+
+
 def test_the_expected_share_of_unknown_values_is_the_share_of_drawn_splits():
     draw = np.random.default_rng(0)
     values = np.concatenate([np.arange(300), draw.integers(300, 500, 700), np.full(500, 999)])

@@ -99,7 +99,7 @@ class Pipeline:
         sampler without `types.RowSampler`, each process keeps the raw records of its shard instead.
         None means True for `Csv` and `JsonLines` if the files have less than 512 MiB in all (a
         `.gz` file counts ten times its size), and False for other sources, whose rows may take more
-        memory than their files. Evaluations of such small files keep their rows in memory, too.
+        memory than their files.
       sampler: `sampling.Power` sets how often training draws the rows of each class;
         `whole_groups.WholeGroups` keeps the rows of a group in one batch. Without a sampler (None),
         training draws each row once in an epoch (instance-balanced sampling).
@@ -441,33 +441,6 @@ class Pipeline:
 
         return batches.map(take_padded), self._row_source.decode
 
-    def _keeps_pass(self, split: str) -> bool:
-        """Return True if passes in order over a split also keep its rows in memory.
-
-        The first pass is faster than the source's own records, and each evaluation repeats it.
-        """
-        if not isinstance(self._row_source, in_memory.InMemory):
-            return False
-        estimate = types.read_shortcut(self.source, "estimate_bytes")
-        return in_memory.is_small(estimate(split))
-
-    def _pass_over_memory(self, split: str) -> tf.data.Dataset:
-        """Return one pass in order over rows in memory; the last batch may be smaller."""
-        self.require_memory(self.batch_size, training=False)
-        count = len(cast(np.ndarray, self._list_rows(split)))
-        checks.require(count > 0, f"split {split!r}", "hold a record", 0)
-        size = self._count_together(split, self.batch_size) * self.batch_size
-
-        @tf.autograph.experimental.do_not_convert
-        def take(start: tf.Tensor) -> Any:
-            rows = tf.range(start, tf.minimum(start + size, count), dtype=tf.int64)
-            return self._row_source.take_rows(split, rows)
-
-        raw = tf.data.Dataset.range(0, count, size).map(take)
-        batches = self._split_fields(raw, True, None, self._row_source.decode)
-        batches = batches.rebatch(self.batch_size)
-        return batches.with_options(source_lib.options()).prefetch(source_lib.AHEAD)
-
     def _open_windows(self, blocks: types.Blocks) -> block_rows.Windowed:
         """Return an object that makes the training batches of a split in blocks."""
         return block_rows.Windowed(self.spec.fields, blocks)
@@ -549,8 +522,6 @@ class Pipeline:
           Batches ({feature: [B, ...]}, {label: [B, ...]}). Without labels, each batch is only
           {feature: [B, ...]}.
         """
-        if with_labels and self._keeps_pass(split):
-            return self._pass_over_memory(split)
         # A pass in order uses no seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)

@@ -140,27 +140,6 @@ def test_rows_are_decoded_once(tmp_path, monkeypatch):
     assert calls == ["train"]
 
 
-def test_evaluations_keep_small_text_files(tmp_path, monkeypatch):
-    lines = [f"{'|'.join('ab'[: row % 3])},{row},{row % 2}\n" for row in range(10)]
-    (tmp_path / "a.csv").write_text("tags,x,y\n" + "".join(lines))
-    data = pipeline.Pipeline(
-        source=csv.Csv(files={"train": "a.csv"}, data_dir=str(tmp_path)),
-        spec=spec.Spec(features={"tags": ("string", (None,)), "x": "int64"}, labels={"y": "int64"}),
-        batch_size=3,
-    )
-    expected = arrow_test._plain(dataclasses.replace(data, cache=False).one_pass("train"))
-    # A call into Python reads two batches; the last batch has one row.
-    monkeypatch.setattr(pipeline, "_ROWS_OF_CALL", 6)
-    calls, read = [], in_memory.InMemory._read
-    monkeypatch.setattr(
-        in_memory.InMemory, "_read", lambda self, split: calls.append(split) or read(self, split)
-    )
-    for _ in range(2):
-        assert [len(labels["y"]) for _, labels in data.one_pass("train")] == [3, 3, 3, 1]
-        assert arrow_test._plain(data.one_pass("train")) == expected
-    assert calls == ["train"]
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [

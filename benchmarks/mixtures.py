@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from benchmarks import rows
+from benchmarks import digits, rows
 from mtl import checks, experiment, features, heads, model, networks, serving, spec, types, verbs
 from mtl.data import csv, pipeline
 from mtl.optimization import optimizers, schedules, update
@@ -83,7 +83,7 @@ def read(name: str) -> dict[str, np.ndarray]:
 
 def _read_digits() -> dict[str, np.ndarray]:
     """Return the first principal components of the images."""
-    images = {split: np.float64(pixels) for split, (pixels, _) in rows.read_digits().items()}
+    images = {split: np.float64(pixels) for split, (pixels, _) in digits.read().items()}
     mean = images["train"].mean(0)
     _, _, axes = np.linalg.svd(images["train"] - mean, full_matrices=False)
     return {split: (pixels - mean) @ axes[:_PRINCIPAL].T for split, pixels in images.items()}

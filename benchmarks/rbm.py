@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from benchmarks import rows
+from benchmarks import digits, rows
 from mtl import (
     checks,
     experiment,
@@ -84,8 +84,8 @@ class Arrays(types.Source):
 def read_fields() -> dict[str, dict[str, np.ndarray]]:
     """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
     return {
-        split: {"x": np.float32(pixels >= 8), "digit": digits}
-        for split, (pixels, digits) in rows.read_digits().items()
+        split: {"x": np.float32(pixels >= 8), "digit": labels}
+        for split, (pixels, labels) in digits.read().items()
     }
 
 

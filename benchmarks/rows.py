@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags, logging
 
-from mtl import checks, spec
-from mtl.data import pipeline, tfds
+from mtl import checks
 from mtl.files import atomic
 
 METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all by default.")
@@ -72,20 +71,6 @@ def data_dir(name: str) -> str:
     fix = "Set the environment variable MTL_DATA_DIR to the folder of all data sets."
     checks.require(os.path.isdir(folder), f"the data set {name}", "be a folder", folder, fix)
     return folder
-
-
-def read_digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {split: (pixels from 0 to 16, uint8 [N, 64]; digits, int64 [N])}."""
-    data = pipeline.Pipeline(
-        source=tfds.Tfds(name="mtl.datasets.digits.builder.Digits"),
-        spec=spec.Spec(features={"image": ("uint8", (8, 8, 1))}, labels={"digit": "int64"}),
-        batch_size=2000,  # Each split is one batch.
-    )
-    splits = {}
-    for split in ("train", "test"):
-        ((features, labels),) = data.one_pass(split)
-        splits[split] = features["image"].numpy().reshape(-1, 64), labels["digit"].numpy()
-    return splits
 
 
 def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:

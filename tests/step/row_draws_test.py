@@ -51,14 +51,14 @@ def _hash_list(values):
 def test_a_row_draws_the_same_in_every_version(lists):
     """A server of an earlier export and a new run predict the same samples."""
     dense = len({len(values) for values in lists}) == 1
-    fields = {"x": np.array(lists) if dense else lists}
+    features = {"x": np.array(lists) if dense else lists}
     expected = []
     for values in lists:
         key = _hash_list(values) + (0 if dense else len(values))
         key = _mix(key + zlib.crc32(b"x")) + zlib.crc32(b"head/y")
         hashes = [_mix(_mix(key) + 0x9E3779B9 * place) for place in (1, 2, 3)]
         expected.append([((number >> 9) + 0.5) / 2**23 for number in hashes])
-    np.testing.assert_array_equal(draw(fields, size=3), np.float32(expected))
+    np.testing.assert_array_equal(draw(features, size=3), np.float32(expected))
 
 
 def test_no_rows_no_draws():

@@ -333,10 +333,14 @@ def find_model(folder: str, where: str = "teacher") -> str:
 def _find_export(checkpoint: str, where: str) -> str:
     """Find the newest export of a checkpoint, such as `runs/a/model.ckpt-300`."""
     run, step = os.path.dirname(checkpoint), run_directory.step_in_name(checkpoint)
+    indexes = [f"{checkpoint}.index"]
     # The best checkpoint is in <run>/best, but the folder of a run may also be called "best".
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
-    written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
+        # A copy in object storage is younger than its export.
+        indexes.append(os.path.join(run, os.path.basename(indexes[0])))
+    times = [tf.io.gfile.stat(path).mtime_nsec for path in indexes if tf.io.gfile.exists(path)]
+    written = min(times) // 10**9
     # The number of a version is the time of the export. An export that is older than the checkpoint
     # may come from an earlier training in the same folder.
     later = {

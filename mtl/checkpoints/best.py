@@ -240,6 +240,10 @@ class BestKeeper:
             copy = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, copy, overwrite=True)
             storage.sync([copy])
+            # Whether an export is newer than a checkpoint is decided by the time of the checkpoint.
+            if storage.is_local(copy):
+                times = os.stat(file)
+                os.utime(copy, ns=(times.st_atime_ns, times.st_mtime_ns))
         # Write the file that `tf.train.latest_checkpoint` reads. TensorFlow would write an absolute
         # path into this file.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')

@@ -125,6 +125,9 @@ def test_the_best_checkpoint_is_kept_over_restarts(tmp_path):
         "evaluations_since": 2,
         "steps_since": [4, 5],
     }
+    # A copy is as old as its checkpoint, and so older than the export of that checkpoint.
+    for copy in (tmp_path / "best").glob("*ckpt-3*"):
+        assert copy.stat().st_mtime_ns == (tmp_path / copy.name).stat().st_mtime_ns
     assert sorted(path.suffix for path in (tmp_path / "best").glob("*ckpt-3*")) == [
         *(".data-00000-of-00001", ".index", ".meta")
     ]

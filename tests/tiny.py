@@ -5,6 +5,7 @@ import fnmatch
 import pathlib
 import re
 import shutil
+import types as types_lib
 from collections.abc import Mapping
 from unittest import mock
 
@@ -26,7 +27,7 @@ from mtl import (
 )
 from mtl.data import packed, pipeline
 from mtl.optimization import optimizers, update
-from mtl.runs import evaluation
+from mtl.runs import evaluation, preparation
 from mtl.serving import exporter
 from tests import signatures
 
@@ -139,12 +140,24 @@ def make(splits=None, best=None, optimizer=None, network=None, columns=None, che
     )
 
 
+_NO_GRAPH = types_lib.SimpleNamespace(metrics=(), variables=())
+
+
 def train(made, model_dir):
     """Train, and return {name: value} of the last checkpoint, for tests of variables alone.
 
-    No checkpoint is evaluated or exported, which takes more than half of a short run.
+    No checkpoint is evaluated or exported, which takes more than half of a short run. Nor is the
+    graph of evaluation built before training, which takes half of the rest.
     """
-    with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
+    with (
+        mock.patch.multiple(
+            evaluation.Evaluator,
+            __call__=lambda *given: {},
+            evaluate_again=lambda *given: {},
+            graph=_NO_GRAPH,
+        ),
+        mock.patch.multiple(preparation, _check_best=mock.DEFAULT, _check_moving=mock.DEFAULT),
+    ):
         verbs.train(made, str(model_dir))
     return variables(model_dir)
 

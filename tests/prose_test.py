@@ -55,6 +55,7 @@ def test_every_kind_of_text_is_read(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.thorough  # `make lint` checks the same.
 def test_flawed_sentences_are_rare():
     for kind, sentences in prose.read().items():
         flawed = [sentence for sentence in sentences if sentence.list_flaws()]

@@ -199,6 +199,7 @@ def test_settings_compare_and_repeat():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_recipe_of_cross_validation_runs_as_it_is_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(1)

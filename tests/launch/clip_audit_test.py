@@ -9,15 +9,16 @@ pytestmark = pytest.mark.medium
 DIGITS = "gin_configs/experiments/digits_shared_bottom.gin"
 AUDIT = "gin_configs/monitoring/clip_audit.gin"
 IMAGES = 1437
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
 def trained(launch_in, tmp_path_factory):
-    """A folder with a run of 30 steps that was audited."""
+    """A folder with a short run that was audited."""
     folder = tmp_path_factory.mktemp("audited")
     args = ["--gin_file", DIGITS, "--gin_file", AUDIT, "--model_dir", "run"]
-    for param in ("train_steps = 30", "checkpoint_steps = 30"):
-        args += ["--gin_param", f"experiment.Run.{param}"]
+    for name in ("train_steps", "checkpoint_steps"):
+        args += ["--gin_param", f"experiment.Run.{name} = {STEPS}"]
     result = launch_in(folder, "train", *args)
     assert result.code == 0, result.err
     return folder
@@ -31,7 +32,7 @@ def samples(directory):
 @pytest.mark.thorough
 def test_an_audit_of_digits_while_they_are_trained_and_over_the_checkpoints(trained, launch_in):
     recorded = samples(trained / "run/clip_audit/training")
-    assert sum(int(row["visits"]) for row in recorded.values()) == 30 * 64
+    assert sum(int(row["visits"]) for row in recorded.values()) == STEPS * 64
     args = ("--model_dir", "run", "--compare", "run/clip_audit/training")
     result = launch_in(trained, "clip_audit", *args)
     assert result.code == 0, result.err

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from mtl.serving import exporter
-from tests import budgets
+from tests import budgets, op_stacks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -76,6 +76,7 @@ def launch_in(server, tmp_path_factory):
         output = str(tmp_path_factory.mktemp("output") / verb)
         request = {"argv": [f"launch.{verb}", *args], "cwd": str(directory), "output": output}
         request |= {"file_bytes": file_bytes, "failing_write": failing_write}
+        request["keeps_op_stacks"] = op_stacks.are_on()
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         answer = json.loads(server.stdout.readline())

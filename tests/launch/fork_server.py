@@ -1,9 +1,10 @@
 """Runs launchers in forks of a process that has imported TensorFlow, which takes seconds.
 
-Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null, "failing_write": []}
-and answers {"code": 2, "cpu_secs": 1.5}. `argv` holds the words after `python -m`. The fork writes
-<output>.out and <output>.err, and no file larger than `file_bytes`. `failing_writes.fail_at` gets
-`failing_write`. The processes that `launch.cluster` starts are forks of that fork.
+Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null, "failing_write": [],
+"keeps_op_stacks": false} and answers {"code": 2, "cpu_secs": 1.5}. `argv` holds the words after
+`python -m`. The fork writes <output>.out and <output>.err, and no file larger than `file_bytes`.
+`failing_writes.fail_at` gets `failing_write`. The processes that `launch.cluster` starts are forks
+of that fork.
 """
 
 import json
@@ -20,8 +21,11 @@ from absl import flags
 
 # These imports take seconds; the first one keeps TensorFlow's notices off the screen.
 import launch.app  # noqa: F401
+import mtl.tools.debugging.inspection  # noqa: F401
+import mtl.tools.reports.report  # noqa: F401
+import mtl.tools.scoring  # noqa: F401
 import mtl.verbs  # noqa: F401
-from tests import forks, quick_graphs
+from tests import forks, op_stacks, quick_graphs
 from tests.launch import failing_writes
 
 _TIMEOUT_SECS = 300
@@ -46,13 +50,14 @@ def _read_clock():
     return used.ru_utime + used.ru_stime
 
 
-def _run(argv, cwd, output, file_bytes, failing_write):
+def _run(argv, cwd, output, file_bytes, failing_write, keeps_op_stacks):
     os.chdir(cwd)
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
         # Python would cut the bytecode of a module, too, and every later import of it would fail.
         sys.dont_write_bytecode = True
     sys.path[0] = cwd
+    op_stacks.turn_on(keeps_op_stacks)
     for descriptor, kind in ((0, None), (1, ".out"), (2, ".err")):
         path = output + kind if kind else os.devnull
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -63,6 +63,7 @@ def test_the_index_and_the_readme_lead_to_the_pages_first():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_i_have_a_table(type_page):
     folder = type_page("have_a_table")
     with open(folder / "scored.csv") as file:
@@ -118,6 +119,7 @@ def test_i_serve(type_page):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_i_run_on_a_cluster(type_page):
     runs = type_page("run_on_a_cluster") / "runs"
     one, two = tiny.variables(runs / "one", 100), tiny.variables(runs / "two", 100)

@@ -32,6 +32,7 @@ def _choose() -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", _choose(), ids=" + ".join)
 @pytest.mark.always
+@pytest.mark.drawn(3)
 def test_a_pair_keeps_what_every_run_keeps(names, tmp_path):
     try:
         outcome = pairs.check([pairs.BY_NAME[name] for name in names], tmp_path)

@@ -67,7 +67,7 @@ class Version:
         # Rename the folder, so that a server sees all its files at once.
         tf.io.gfile.rename(written, path)
         for number in list_versions(self.folder)[:-keep]:
-            if number != kept:
+            if number not in (kept, self.number):  # An export at the same time may be newer.
                 self._remove_version(os.path.join(self.folder, str(number)))
         return path
 
@@ -92,11 +92,13 @@ def create_version(folder: str) -> Iterator[Version]:
     """
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
-    partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
+    # Numbers must rise, even if two exports follow in one second, or the clock was set back. An
+    # export that is in work has its number in the name of its folder.
+    used = [*list_versions(folder), *_list_reserved(folder)]
+    number = max([int(time.time()), *(number + 1 for number in used)])
+    partial = os.path.join(folder, f"{_PARTIAL}{number}-{uuid.uuid4().hex}")
     tf.io.gfile.makedirs(partial)
     lock = in_work.lock_folder(partial) if storage.is_local(partial) else None
-    # Numbers must rise, even if two exports follow in one second, or the clock was set back.
-    number = max([int(time.time()), *(number + 1 for number in list_versions(folder))])
     try:
         yield Version(folder=folder, partial=partial, number=number)
     finally:
@@ -112,6 +114,13 @@ def _is_in_work(partial: str) -> bool:
         age = time.time() - tf.io.gfile.stat(partial).mtime_nsec / 1e9
         return age <= _ABANDONED_SECS
     return not is_abandoned
+
+
+def _list_reserved(folder: str) -> list[int]:
+    """Return the numbers of versions that other exports are writing."""
+    names = tf.io.gfile.listdir(folder)
+    parts = (name.removeprefix(_PARTIAL).partition("-") for name in names if _PARTIAL in name)
+    return [int(number) for number, dash, _ in parts if dash and number.isdecimal()]
 
 
 def _remove_abandoned(folder: str) -> None:

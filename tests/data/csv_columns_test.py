@@ -169,7 +169,7 @@ def test_drawn_texts_mean_the_same(tmp_path):
     cells = ["", " ", "1", "-2", "3.5", "x", "1|2", "a|", '"q"', '"a,b"', "nan", "True", "0", "[1]"]
     draw, read = np.random.default_rng(1), 0
     names = list(SPEC.fields)
-    for _ in range(60):
+    for _ in range(25):
         good = ["1", "2", "a", "x", "1", "1|2", "1", "1", "1"]
         for place in draw.integers(0, len(names), 2):
             good[place] = cells[draw.integers(len(cells))]
@@ -178,7 +178,7 @@ def test_drawn_texts_mean_the_same(tmp_path):
             read += _compare(made)
         except (*source.list_refusals(), UnicodeDecodeError) as error:
             raise AssertionError(f"Arrow reads {good}, which is refused: {error}") from error
-    assert read > 8
+    assert read > 3
 
 
 def test_a_float_rounds_alike_in_both_readers(tmp_path):

@@ -56,7 +56,7 @@ def sizes_of(data):
 def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shuffle_buffer):
     data = make(shuffle_buffer=shuffle_buffer)
     sizes, seen, padded = sizes_of(data), [], 0
-    for given, labels in read(data, 45, parts):
+    for given, labels in read(data, 60, parts):
         assert given["x"].shape == labels["y"].shape == (16,)
         is_row = labels["y"] >= 0
         np.testing.assert_array_equal(labels["y"][is_row], given["x"][is_row] % 3)
@@ -75,6 +75,7 @@ def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shu
             assert (np.diff(rows) == 1).all()
             seen += found
     assert padded
+    assert len(seen) >= 160
     assert len(set(seen[:80])) == 80
     assert (seen[:80] == list(sizes)) is False or shuffle_buffer == 1
     assert seen[:80] != seen[80:160] or shuffle_buffer == 1

@@ -8,6 +8,7 @@ import time
 import types
 
 import pytest
+from pyarrow import fs
 
 from mtl import checks
 from mtl.files import remote, stores
@@ -252,6 +253,23 @@ def test_a_place_that_nobody_knows_is_one_line(path, told, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(checks.UserError, match=re.escape(told)):
         stores.connect(path)
+
+
+def test_the_key_of_azure_belongs_to_its_account(monkeypatch):
+    opened = {}
+    monkeypatch.setattr(
+        fs, "AzureFileSystem", lambda account, **given: opened.update({account: given})
+    )
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "of others")
+    connection = "AccountName=mine;AccountKey=of mine;SharedAccessSignature=token"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+    for account in ("mine", "other"):
+        stores._open_abfs(f"container@{account}.dfs.core.windows.net", os.environ)
+    assert opened == {
+        "mine": {"account_key": "of mine", "sas_token": "token"},
+        "other": {"account_key": "of others"},
+    }
 
 
 def test_a_password_in_a_path_is_refused_and_not_shown():

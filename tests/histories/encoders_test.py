@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, histories
+from mtl.step import outlets
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -49,7 +50,9 @@ class _Encoded:
             self._lengths = tf1.placeholder(tf.int64, [None])
             self._target = tf1.placeholder(tf.float32, [None, width])
             given = tf.RaggedTensor.from_row_lengths(self._values, self._lengths)
-            self._made = encoder(given, self._target)
+            with outlets.show_predictions():
+                self._made = encoder(given, self._target)
+            self._told = outlets.take_predictions()
             assert self._made.shape.rank == 2 and self._made.shape[1] is not None
             weights = np.random.default_rng(1).normal(size=[len(EVENTS), self._made.shape[1]])
             self._loss = tf.reduce_sum(self._made * weights)
@@ -68,6 +71,11 @@ class _Encoded:
     def differentiate(self, events=EVENTS):
         """Return a weighted sum of outputs, and its gradients by the events and each variable."""
         return self._run((self._loss, self._gradients), events, TARGET)
+
+    def attend(self, events=EVENTS, target=TARGET):
+        """Return the weights of events that predictions hold, [B, longest row]."""
+        (attention,) = self._run(self._told, events, target).values()
+        return attention
 
     def _run(self, fetches, events, target):
         lengths = [len(own) for own in events]
@@ -104,6 +112,18 @@ def test_no_row_depends_on_another_and_padding_on_nothing(name, encoded):
     assert np.isfinite(whole).all()
     if name in _EMPTY_IS_ZERO:
         assert (whole[1] == 0).all() and (whole[[0, 3]] != 0).any(axis=1).all()
+
+
+@pytest.mark.parametrize("name", ["target", "hashed", "bst", "evolution"])
+def test_the_attention_of_a_row_is_to_its_own_events(name, encoded):
+    whole = encoded(name).attend()
+    assert whole.shape == (len(EVENTS), max(map(len, EVENTS)))
+    for row, own in enumerate(EVENTS):
+        assert (whole[row, len(own) :] == 0).all()
+        if len(own):
+            alone = encoded(name).attend([own], TARGET[row : row + 1])
+            np.testing.assert_allclose(alone[0], whole[row, : len(own)], rtol=1e-5, atol=1e-6)
+    assert (whole != 0).any()
 
 
 def test_a_longer_row_beside_it_changes_nothing_of_a_row(name, encoded):

@@ -283,6 +283,22 @@ def test_monitors_show_the_gates_of_a_training_step():
     assert "gate/level_1/task_click/gate/shared_1" in shown
 
 
+def test_monitors_of_gates_are_those_of_numpy():
+    random = np.random.default_rng(0)
+    weights = random.dirichlet([1, 1, 1], [8, 2]).astype(np.float32)
+    experts = random.normal(size=[8, 3, 5]).astype(np.float32)
+    experts[:, 0, 1] = experts[:, 2, 4] = 0
+    experts[:7, 1, 1] = 0  # Alive in one row.
+    found = gates._describe_gates(tf.constant(weights), tf.constant(experts)).numpy()
+    entropies = -(weights * np.log(weights)).sum(axis=-1).mean(axis=0) / np.log(3)
+    units = experts.transpose(1, 0, 2).reshape(3, -1)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    similarity = np.mean([units[i] @ units[j] for i in range(3) for j in range(3) if i != j])
+    shared = [[2 / 15, similarity]] * 2
+    expected = np.concatenate([weights.mean(axis=0), entropies[:, np.newaxis], shared], axis=1)
+    np.testing.assert_allclose(found, expected.ravel(), rtol=1e-4)
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("method", [None, methods.MGDA()], ids=["sum", "surgery"])
 def test_a_run_shows_its_gates(tmp_path, method):

@@ -35,6 +35,16 @@ def test_a_version_that_is_in_use_stays(tmp_path):
     assert versions.list_versions(str(tmp_path)) == [first, first + 3]
 
 
+def test_two_exports_at_once_do_not_meet(tmp_path):
+    with versions.create_version(str(tmp_path)) as first:
+        pathlib.Path(first.partial, "model").mkdir()
+        second = int(os.path.basename(publish(tmp_path)))
+        third = int(os.path.basename(publish(tmp_path)))
+        assert (second, third) == (first.number + 1, first.number + 2)
+        first.publish(os.path.join(first.partial, "model"), keep=1)
+    assert versions.list_versions(str(tmp_path)) == [first.number, third]
+
+
 def test_what_is_not_published_leaves_no_trace(tmp_path):
     with pytest.raises(KeyboardInterrupt), versions.create_version(str(tmp_path)) as version:
         assert not os.path.basename(version.partial).isdigit()

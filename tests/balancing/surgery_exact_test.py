@@ -559,6 +559,19 @@ def test_trimmed_mean_equals_scipy(num_tasks, trim):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("num_present", [1, 2, 3, 6])
+def test_trimmed_mean_of_tasks_that_are_present_equals_numpy(num_present):
+    """The number of tasks is unknown while the graph is built."""
+    rows = np.random.default_rng(1).normal(size=[num_present, 5])
+    method = tf.function(
+        lambda rows: methods.TrimmedMean(trim=2)(rows, None, tf.constant(0)),
+        input_signature=[tf.TensorSpec([None, 5], tf.float64)],
+    )
+    cut = min(2, (num_present - 1) // 2)
+    expected = np.sort(rows, axis=0)[cut : num_present - cut].mean(axis=0)
+    np.testing.assert_allclose(method(rows), expected, rtol=1e-12)
+
+
 def test_trimmed_mean_leaves_a_value():
     rows = np.array([[1.0], [5.0]])
     np.testing.assert_array_equal(_by_coordinate(methods.TrimmedMean(trim=3), rows)[0], [3.0])

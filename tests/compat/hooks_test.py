@@ -125,14 +125,17 @@ def test_input_pipeline_goes_on_where_it_stopped(namespace, tmp_path):
         loss = tf.cast(labels, tf.float32)
         return compat.estimator.EstimatorSpec(mode, loss=loss, train_op=step.op)
 
-    for steps in (2, 1, 2):
+    saved = []
+    for steps in (3, 1, 2):
         config = compat.estimator.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=2)
         estimator = compat.estimator.Estimator(model_fn, config=config)
         hook = namespace.data.experimental.CheckpointInputPipelineHook(estimator)
         estimator.train(input_fn, steps=steps, hooks=[hook])
-    assert estimator.get_variable_value("seen") == 1020304  # the examples 0, 1, 2, 3 and 4
-    state = tf.train.get_checkpoint_state(str(tmp_path), "checkpoint_input")
-    assert state.model_checkpoint_path.endswith("input.ckpt-5")
+        state = tf.train.get_checkpoint_state(str(tmp_path), "checkpoint_input")
+        saved.append([int(p.rpartition("-")[2]) for p in state.all_model_checkpoint_paths])
+    assert estimator.get_variable_value("seen") == 102030405  # the examples 0 to 5
+    assert saved[0] == [0, 2, 3]  # The steps at which the model is saved.
+    assert state.model_checkpoint_path.endswith("input.ckpt-6")
 
 
 def test_input_pipeline_policies(estimator):

@@ -286,6 +286,7 @@ MODEL = DATA + "experiment.Experiment.model = @model.MultiTaskModel()\n"
             MODEL + "model.MultiTaskModel.heads = [@heads.Binary()]\na/heads.Binary.name = 'a'\n",
             r"line 8: .* nothing builds @a/heads.Binary\(\). It is built without a scope",
         ),
+        (MODEL + "heads.Binary.name = 'a'\n", r"line 7: .* nothing builds @heads.Binary\(\)"),
         (MODEL + "network = 3\n", "Did you mean the setting MultiTaskModel.network"),
         (MODEL + "model.MultiTaskModel.network = 3\nx = %network\n", "network is a setting; a"),
         (DATA + "import heads, model\n", "a line must hold one binding, include or import"),

@@ -82,6 +82,7 @@ def test_every_optimizer_has_a_row():
 
 
 @pytest.mark.medium
+@pytest.mark.always
 @pytest.mark.parametrize("run", ["whole", "resumed"])
 def test_equals_numpy(row, run, request):
     result = request.getfixturevalue(run)

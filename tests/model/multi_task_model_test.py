@@ -9,6 +9,7 @@ from mtl import checks, compat, features, heads, model, networks
 from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
+from mtl.variables import stacks
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -123,6 +124,23 @@ def test_a_batch_without_a_label_leaves_its_head_unmoved():
         own = name.startswith(("head/size", "network/tower_size"))
         moved = not np.array_equal(variables[name], value)
         assert moved != own, name
+
+
+@pytest.mark.medium
+def test_tasks_share_stacked_variables_only_if_the_caller_allows_it(monkeypatch):
+    monkeypatch.setattr(stacks, "FROM", 2)
+    tasks = [heads.Binary(name=name) for name in ("a", "b")]
+    made = dataclasses.replace(_model(networks.MLP(layers=[5])), heads=tasks)
+    names = []
+    for options in ({}, {"may_stack": True}):
+        with tf.Graph().as_default():
+            tf1.train.get_or_create_global_step()
+            rows = {name: tf.zeros([BATCH], tf.int64) for name in ("a", "b")}
+            options = graph_options.GraphOptions(statistics=STATISTICS, **options)
+            made.model_fn({"x": tf.zeros([BATCH, 3])}, rows, ModeKeys.TRAIN, options=options)
+            names.append({variable.op.name for variable in tf1.trainable_variables()})
+    assert {f"head/{name}/logits/kernel" for name in ("a", "b")} <= names[0]
+    assert len(names[1]) < len(names[0])
 
 
 def _loss(made, mode, batch):

@@ -96,6 +96,7 @@ def weights_of(part, losses, looped=False, **files):
 
 
 @pytest.mark.medium
+@pytest.mark.always
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("losses", [LOSSES, GAPS], ids=["full", "gaps"])
 @pytest.mark.parametrize("name", CASES)

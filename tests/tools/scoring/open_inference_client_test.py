@@ -26,6 +26,8 @@ FEATURES = [
     {"name": "word", "datatype": "BYTES", "shape": [-1]},
 ]
 EXAMPLES = [{"name": "examples", "datatype": "BYTES", "shape": [-1]}]
+# Triton may describe a batch in this way, so that it can join requests.
+EXAMPLES_OF_ROWS = [{"name": "examples", "datatype": "BYTES", "shape": [-1, 1]}]
 
 
 @contextlib.contextmanager
@@ -68,7 +70,9 @@ def v2_server(served, described, extensions=(), versions=None, change=lambda doc
                     array = open_inference.read_binary("x", rest[:length], kind, own["shape"])
                     rest = rest[length:]
                 inputs[own["name"]] = array
-            signature = "serving_default" if described is EXAMPLES else "raw"
+            signature = "raw" if described is FEATURES else "serving_default"
+            if described is EXAMPLES_OF_ROWS:
+                inputs = {name: array.squeeze(1) for name, array in inputs.items()}
             outputs = served.predict(1, signature, inputs)
             asked = [own["name"] for own in document["outputs"]]
             self._answer({name: outputs[name] for name in asked})
@@ -111,15 +115,16 @@ def v2_server(served, described, extensions=(), versions=None, change=lambda doc
 
 
 @pytest.mark.medium
-def test_triton(trained, served):
-    with v2_server(served, EXAMPLES, ["binary_tensor_data"], ["1", "2"]) as (address, requests):
+@pytest.mark.parametrize(("examples", "shape"), [(EXAMPLES, [48]), (EXAMPLES_OF_ROWS, [48, 1])])
+def test_triton(examples, shape, trained, served):
+    with v2_server(served, examples, ["binary_tensor_data"], ["1", "2"]) as (address, requests):
         remote = scoring.connect_server(address, scoring.Call(**CALL))
         assert remote.identity == "tiny version 2 serving_default"
         servers.assert_as_expected(remote(trained.examples), trained)
     assert served.tokens[-1] == "/v2/models/tiny/versions/2/infer"
     (request,) = requests
     (given,) = request["inputs"]
-    assert given["datatype"] == "BYTES" and given["shape"] == [48]
+    assert given["datatype"] == "BYTES" and given["shape"] == shape
     assert all(own["parameters"] == {"binary_data": True} for own in request["outputs"])
 
 

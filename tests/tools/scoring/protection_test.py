@@ -63,6 +63,12 @@ def test_what_may_be_written(output, says, folder):
         guard.check(str(folder / output))
 
 
+def test_a_pipe_may_lie_anywhere(folder):
+    guard = protection.Protection(files=[], model_dir=str(folder / "run"))
+    os.mkfifo(folder / "run" / "new")
+    guard.check(str(folder / "run" / "new"))
+
+
 def test_outputs_of_another_kind_have_endings_of_their_own(folder):
     guard = protection.Protection(model_dir=str(folder / "run"), where="--onnx", endings=("onnx",))
     guard.check(str(folder / "run" / "digits.onnx"))

@@ -147,7 +147,7 @@ def test_graphs_that_do_not_train_with_it_hold_no_op_more(row, mode, weight, wit
 
 
 @pytest.mark.always
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 def test_slices_on_replicas_add_up_to_the_whole_batch(row, trained):
     if row.is_of_slice:
         pytest.skip(row.is_of_slice)

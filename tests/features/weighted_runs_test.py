@@ -185,6 +185,7 @@ def test_a_run_goes_on_to_the_bit_with_a_table_that_grows(tmp_path):
     assert (keys != 0).sum() == 12
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
     # Without dropout and batch norm, which see each slice alone.

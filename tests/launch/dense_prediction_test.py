@@ -15,13 +15,19 @@ STEPS = 20
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, launch_in):
-    """The folder of a run of the recipe with fewer steps."""
+def folder(tmp_path_factory):
+    """A folder with the images and the gin file of the recipe."""
     folder = tmp_path_factory.mktemp("recipe")
     (folder / "rooms.gin").write_text(re.search(r"```gin\n(.*?)```", PAGE, re.S).group(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(PYTHON[0], {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder, launch_in):
+    """The folder with a run of the recipe with fewer steps."""
     commands = re.search(r"```sh\n(.*?)```", PAGE, re.S).group(1).splitlines()[1:]
     for command, more in zip(commands, (f"--gin_param=Run.train_steps={STEPS}", ""), strict=True):
         verb, *flags = re.fullmatch(r"python -m launch\.(.*)", command).group(1).split()
@@ -31,8 +37,8 @@ def folder(tmp_path_factory, launch_in):
 
 
 @pytest.mark.slow
-def test_predicted_maps_are_those_that_are_served_and_measured(folder, monkeypatch):
-    monkeypatch.chdir(folder)
+def test_predicted_maps_are_those_that_are_served_and_measured(trained, monkeypatch):
+    monkeypatch.chdir(trained)
     names: dict = {}
     exec(PYTHON[1], names)
     table = names["table"]

@@ -110,6 +110,7 @@ def test_files_take_ids_and_give_what_the_checkpoint_predicts(directory, launch_
         np.testing.assert_allclose(probability, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_converted_is_one_line_and_publishes_nothing(directory, launch_in):
     crossed = 'features.Crossed.crosses = [["job", "born"]]\n'
     text = (directory / "toy.gin").read_text()

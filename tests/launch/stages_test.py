@@ -100,6 +100,7 @@ def test_a_second_stage_prunes_what_the_first_has_trained(trained, launch, tmp_p
     assert not [own for own in first if "pruning" in own]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_stage_goes_on_with_the_same_settings_only(trained, launch, tmp_path):
     directory = shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     run = directory / "root" / "toy"

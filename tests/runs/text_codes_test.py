@@ -180,6 +180,7 @@ def test_a_mixture_reads_each_source_once_and_keeps_one_copy():
     assert reads == ["first", "second"] and not made.data.source._row_cache[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_replicas_slices_and_a_resumed_run_train_alike(tmp_path):
     plain = networks.SharedBottom(trunk=networks.MLP(layers=[4]), tower=networks.MLP(layers=[2]))

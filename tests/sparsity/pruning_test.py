@@ -833,6 +833,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(several, tmp_path):
     whole, found = several
     doubts.record_doubts(str(whole), "settings", ["of a shorter run"])
     tiny.assert_same_from(_make_several(), whole, tmp_path / "parts", 20)
+    verbs.train(_make_several(), str(tmp_path / "parts"))
     assert not doubts.read_doubts(str(tmp_path / "parts"), "settings")
     halfway = tiny.variables(whole, 20)
     assert sum(name.endswith("/saliency") for name in found) == 3
@@ -987,7 +988,8 @@ def test_a_warm_start_takes_masks_along(finished, tmp_path):
     made = dataclasses.replace(
         made, model=dataclasses.replace(made.model, pruning=parts), warm_start=warm
     )
-    after = tiny.train(made, tmp_path / "next")
+    verbs.train(made, str(tmp_path / "next"))
+    after = tiny.variables(tmp_path / "next")
     assert (_mask(after, TRUNK) <= _mask(before, TRUNK)).all()
     assert _share(after, [TRUNK]) > _share(before, [TRUNK])
     assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()

@@ -260,6 +260,7 @@ def make_plain(shown, where=None, surgeon=None, **run):
     return dataclasses.replace(made, model=model, distribution=where)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_slices_and_replicas_show_the_gradients_of_the_whole_batch(tmp_path):
     """All start from one checkpoint, since initial weights differ."""

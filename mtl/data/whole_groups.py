@@ -129,7 +129,11 @@ class WholeGroups:
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
             groups = _split_groups(records, source, field)
-            return groups.shuffle(shuffle_buffer, seed + epoch)
+            # Of sums of both numbers, two seeds would have the same orders, one epoch apart.
+            pass_seed = tf.random.stateless_uniform(
+                [], [seed, epoch], maxval=tf.int64.max, dtype=tf.int64
+            )
+            return groups.shuffle(shuffle_buffer, pass_seed)
 
         groups = tf.data.Dataset.range(tf.int64.max).flat_map(one_pass)
         batches = _fill(groups, records, rows)

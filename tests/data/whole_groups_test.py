@@ -81,6 +81,16 @@ def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shu
     assert seen[:80] != seen[80:160] or shuffle_buffer == 1
 
 
+def test_seeds_do_not_share_the_order_of_an_epoch():
+    def list_orders(seed):
+        seen: list[str] = []
+        for _, labels in read(make(), 90, seed=seed):
+            seen += dict.fromkeys(labels["query"][labels["y"] >= 0].astype(str))
+        return [tuple(seen[start : start + 80]) for start in (0, 80, 160)]
+
+    assert len({*list_orders(1), *list_orders(2)}) == 6
+
+
 def test_no_group_is_twice_in_a_part():
     # Two passes fit into a part; before the second, it is padded.
     data, times = make(sizes=[3, 4, 2]), []

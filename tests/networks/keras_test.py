@@ -235,6 +235,8 @@ def _one_step(part, slices, pruned=()):
         found = measures.measure(made, nothing, inputs, labels, lambda _: weights)
         assert not found.unknown
         monitors["audit"] = found.batch["norm"]
+        # As an audit does: otherwise the norm may be that of the weights after the step.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, found.batch["norm"].op)
 
     def hooks(result):
         monitors["norm"] = result["gradient_norm"]

@@ -96,8 +96,9 @@ class RBM:
             energies = machine.compute_free_energies(self._check_columns(columns))
             output = tf.cast(energies[:, tf.newaxis], columns.dtype)
         if self.weight:
-            visible = tf.stop_gradient(columns)
-            outlets.add_loss(_LOSS, lambda: self._contrast_rows(machine, chains, visible))
+            outlets.add_loss(
+                _LOSS, lambda: self._contrast_rows(machine, chains, tf.stop_gradient(columns))
+            )
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:

@@ -5,7 +5,6 @@ import fnmatch
 import pathlib
 import re
 import shutil
-import types as types_lib
 from collections.abc import Mapping
 from unittest import mock
 
@@ -140,9 +139,6 @@ def make(splits=None, best=None, optimizer=None, network=None, columns=None, che
     )
 
 
-_NO_GRAPH = types_lib.SimpleNamespace(metrics=(), variables=())
-
-
 def train(made, model_dir):
     """Train, and return {name: value} of the last checkpoint, for tests of variables alone.
 
@@ -154,7 +150,7 @@ def train(made, model_dir):
             evaluation.Evaluator,
             __call__=lambda *given: {},
             evaluate_again=lambda *given: {},
-            graph=_NO_GRAPH,
+            graph=mock.Mock(metrics=(), variables=()),
         ),
         mock.patch.multiple(preparation, _check_best=mock.DEFAULT, _check_moving=mock.DEFAULT),
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -91,10 +92,8 @@ def create_version(folder: str) -> Iterator[Version]:
       The new version, with a number above all existing numbers.
     """
     tf.io.gfile.makedirs(folder)
-    _remove_abandoned(folder)
-    # Numbers must rise, even if two exports follow in one second, or the clock was set back. An
-    # export that is in work has its number in the name of its folder.
-    used = [*list_versions(folder), *_list_reserved(folder)]
+    # Numbers must rise, even if two exports follow in one second, or the clock was set back.
+    used = [*_remove_abandoned(folder), *list_versions(folder)]
     number = max([int(time.time()), *(number + 1 for number in used)])
     partial = os.path.join(folder, f"{_PARTIAL}{number}-{uuid.uuid4().hex}")
     tf.io.gfile.makedirs(partial)
@@ -116,15 +115,16 @@ def _is_in_work(partial: str) -> bool:
     return not is_abandoned
 
 
-def _list_reserved(folder: str) -> list[int]:
-    """Return the numbers of versions that other exports are writing."""
-    names = tf.io.gfile.listdir(folder)
-    parts = (name.removeprefix(_PARTIAL).partition("-") for name in names if _PARTIAL in name)
-    return [int(number) for number, dash, _ in parts if dash and number.isdecimal()]
+def _remove_abandoned(folder: str) -> list[int]:
+    """Remove unfinished versions that killed processes have left behind.
 
+    Args:
+      folder: the folder of the versions.
 
-def _remove_abandoned(folder: str) -> None:
-    """Remove unfinished versions that killed processes have left behind."""
+    Returns:
+      The numbers of the versions that other exports are writing, from the names of their folders.
+    """
+    numbers = []
     for name in tf.io.gfile.listdir(folder):
         path = os.path.join(folder, name.rstrip("/"))
         if name.startswith(_PARTIAL):
@@ -132,3 +132,6 @@ def _remove_abandoned(folder: str) -> None:
             with contextlib.suppress(tf.errors.NotFoundError):
                 if not _is_in_work(path):
                     tf.io.gfile.rmtree(path)
+                elif number := re.match(rf"{re.escape(_PARTIAL)}(\d+)-", name):
+                    numbers.append(int(number[1]))
+    return numbers

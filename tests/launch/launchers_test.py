@@ -520,6 +520,7 @@ def test_a_bad_record_far_into_training_is_named_and_training_goes_on_without_it
     assert again.code == 0 and "Going on from step 30 to step 64" in again.err
 
 
+@pytest.mark.keeps_op_stacks
 def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
     toy.write(tmp_path)
     args = ("--gin_file", "toy.gin", "--model_dir", "run", "--gin_param")

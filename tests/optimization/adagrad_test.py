@@ -5,10 +5,11 @@ import pytest
 import tensorflow as tf
 
 from mtl.optimization import optimizers
+from tests.optimization import references
 
 tf1 = tf.compat.v1
 
-RATE, INITIAL = 0.5, 0.1
+RATE = 0.5
 
 
 @pytest.mark.parametrize("is_table", [True, False])
@@ -17,7 +18,7 @@ def test_rows_of_a_batch_move_by_the_formula_and_no_others(is_table):
     start, rows = random.normal(size=[4, 2]), np.array([2, 0])
     gradients = random.normal(size=[3, 2, 2])
     with tf.Graph().as_default(), tf1.Session() as session:
-        optimizer = optimizers.RowWiseAdagrad(initial_accumulator=INITIAL)(tf.constant(RATE))
+        optimizer = optimizers.RowWiseAdagrad(initial_accumulator=0.1)(tf.constant(RATE))
         optimizer.tables = {"table"} if is_table else set()
         table = tf1.get_variable("table", initializer=tf.constant(start, tf.float32))
         given = tf1.placeholder(tf.float32, [2, 2])
@@ -27,10 +28,13 @@ def test_rows_of_a_batch_move_by_the_formula_and_no_others(is_table):
         for gradient in gradients:
             session.run(move, {given: gradient})
         found = session.run(table)
-    expected, total = start.copy(), np.full([2, 2], INITIAL)
-    for gradient in gradients:
-        squares = gradient**2
-        total += squares.mean(axis=1, keepdims=True) if is_table else squares
-        expected[rows] -= RATE * gradient / np.sqrt(total)
+    expected, move_row = (
+        start.copy(),
+        references.row_wise_adagrad if is_table else references.adagrad,
+    )
+    for row, row_gradients in zip(rows, gradients.swapaxes(0, 1), strict=True):
+        state: dict = {}
+        for gradient in row_gradients:
+            move_row(expected[row], state, gradient, RATE, None)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_array_equal(found[[1, 3]], start[[1, 3]].astype(np.float32))

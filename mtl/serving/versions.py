@@ -33,8 +33,10 @@ def list_versions(folder: str) -> list[int]:
     Returns:
       The numbers of the versions, in ascending order; [] if the folder does not exist.
     """
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
+    entries = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    names = [entry.rstrip("/") for entry in entries]
+    # A server ignores other names, such as 007.
+    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,10 +69,17 @@ class Version:
         path = os.path.join(self.folder, str(self.number))
         # Rename the folder, so that a server sees all its files at once.
         tf.io.gfile.rename(written, path)
-        for number in list_versions(self.folder)[:-keep]:
+        for number in self._list_models()[:-keep]:
             if number not in (kept, self.number):  # An export at the same time may be newer.
                 self._remove_version(os.path.join(self.folder, str(number)))
         return path
+
+    def _list_models(self) -> list[int]:
+        """List the versions with a SavedModel; a folder 2024 may hold other files of a user."""
+        paths = {
+            number: os.path.join(self.folder, str(number)) for number in list_versions(self.folder)
+        }
+        return [n for n, path in paths.items() if tf.io.gfile.exists(f"{path}/saved_model.pb")]
 
     def _remove_version(self, path: str) -> None:
         """Rename a version before its removal: a server must not see an incomplete version."""

@@ -10,10 +10,16 @@ from mtl.checkpoints import leftovers
 from mtl.serving import versions
 
 
+def write_model(version):
+    written = pathlib.Path(version.partial, "model")
+    written.mkdir()
+    (written / "saved_model.pb").touch()
+    return str(written)
+
+
 def publish(folder, **settings):
     with versions.create_version(str(folder)) as version:
-        written = os.path.join(version.partial, "model")
-        os.mkdir(written)
+        written = write_model(version)
         (folder / "seen").write_text(" ".join(map(str, versions.list_versions(str(folder)))))
         return version.publish(written, **{"keep": 2, **settings})
 
@@ -28,6 +34,17 @@ def test_versions_rise_and_the_newest_stay(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [*map(str, made[2:]), "deploy", "seen"]
 
 
+def test_other_files_with_a_number_as_name_stay(tmp_path):
+    for name in ("2020", "2021", "0007"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.csv").touch()
+    (tmp_path / "7").touch()
+    made = [publish(tmp_path, keep=1) for _ in range(2)]
+    names = {"2020", "2021", "0007", "7", "seen", os.path.basename(made[1])}
+    assert set(os.listdir(tmp_path)) == names
+    assert all((tmp_path / name / "rows.csv").exists() for name in ("2020", "2021", "0007"))
+
+
 def test_a_version_that_is_in_use_stays(tmp_path):
     first = int(os.path.basename(publish(tmp_path)))
     for _ in range(3):
@@ -37,11 +54,11 @@ def test_a_version_that_is_in_use_stays(tmp_path):
 
 def test_two_exports_at_once_do_not_meet(tmp_path):
     with versions.create_version(str(tmp_path)) as first:
-        pathlib.Path(first.partial, "model").mkdir()
+        written = write_model(first)
         second = int(os.path.basename(publish(tmp_path)))
         third = int(os.path.basename(publish(tmp_path)))
         assert (second, third) == (first.number + 1, first.number + 2)
-        first.publish(os.path.join(first.partial, "model"), keep=1)
+        first.publish(written, keep=1)
     assert versions.list_versions(str(tmp_path)) == [first.number, third]
 
 

@@ -38,6 +38,7 @@ from mtl.tools.scoring import batches, image_rows
 
 with deferred.imports():
     from mtl.runs import unknown_values
+    from mtl.tools.scoring import run_source
 
 _log = logging.getLogger("mtl")
 # `launch.predict` uses this batch size by default. The last digit of a prediction may depend on the
@@ -187,7 +188,8 @@ class Model:
         """Evaluate the model on rows with labels or on a split, by default the run's eval split.
 
         Args:
-          data: a DataFrame, a dict of arrays or a list of dicts, with features and labels.
+          data: a DataFrame, an Arrow table, a dict of arrays or a list of dicts, with features and
+            labels.
           split: the name of a split of the run's source.
 
         Raises:
@@ -204,8 +206,8 @@ class Model:
         """Return the predictions of every task, as `launch.predict` writes them.
 
         Args:
-          data: a DataFrame, a dict of arrays [N, ...] or a list of N dicts, with all features;
-            other columns are ignored.
+          data: a DataFrame, an Arrow table, a dict of arrays [N, ...] or a list of N dicts, with
+            all features; other columns are ignored.
 
         Returns:
           Columns `<task>/<prediction>` in the order of the rows: a DataFrame with the index of
@@ -274,9 +276,8 @@ class Model:
 
     @property
     def _cell_settings(self) -> csv.Csv:
-        """Return the settings by which `launch.predict` reads the cells of a CSV for this run."""
-        source = image_rows.unwrap(self.experiment.data.source)
-        return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
+        """Return the settings by which this run reads texts."""
+        return run_source.find_cells(self.experiment.data.source)
 
     def _with_rows(self, data: Any) -> experiment_lib.Experiment:
         """Return the settings of the run, with `data` as the split to evaluate."""

@@ -386,6 +386,9 @@ def export(
       UserError: the checkpoint does not exist, or the export predicts other values.
     """
     storage.require_plain("--export_dir", export_dir)
+    is_run = tf.io.gfile.exists(os.path.join(export_dir, "checkpoint"))
+    fix = f"Exports of this run belong into {os.path.join(model_dir, 'export')}."
+    checks.require(not is_run, "--export_dir", "hold no checkpoints", export_dir, fix)
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),

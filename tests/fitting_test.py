@@ -11,11 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import tensorflow as tf
 
 import mtl
 from mtl import checks, fitting
 from mtl.configs import config
-from mtl.tools import drafting
+from mtl.data import examples, frames
+from mtl.tools import drafting, scoring
 
 _FEW = ["Run.train_steps = 20", "Run.checkpoint_steps = 10"]
 
@@ -54,6 +56,45 @@ def test_it_predicts_rows_as_they_came(fitted):
     assert found["clicked/probability"].between(0, 1).all()
     without_index = fitted.predict(rows.to_dict("list"))
     np.testing.assert_array_equal(found["minutes/value"], without_index["minutes/value"])
+
+
+def _draw_texts(count, seed):
+    """Times, a number as a column name, lists between "^", prices, and words among numbers."""
+    draw, rows = np.random.default_rng(seed), _draw_rows(count, seed)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rows["age"], "D")
+    numbers = draw.integers(0, 90, count).astype(str)
+    return pd.DataFrame(
+        {
+            0: draw.integers(0, 50, count),
+            "when": days,
+            "day": days.dt.date,
+            "tags": [
+                "^".join(draw.choice(list("abc"), k, False)) for k in draw.integers(0, 4, count)
+            ],
+            "price": [f"${price:,.2f}" for price in draw.gamma(2.0, 700.0, count)],
+            "score": np.where(draw.random(count) < 0.1, "none", numbers),
+            "clicked": np.where(draw.random(count) < 0.1, None, rows["clicked"].map(str)),
+        }
+    )
+
+
+@pytest.mark.medium
+def test_it_reads_the_table_that_it_was_fitted_on(tmp_path):
+    test, folder = _draw_texts(100, seed=1), tmp_path / "model"
+    fitted = fitting.fit(_draw_texts(400, 0), ["clicked"], folder, test=test, settings=_FEW)
+    for text in ("list, 3 values between '^'", "written as in '$", "weekday"):
+        assert text in fitted.draft
+    test.rename(columns=str).to_parquet(tmp_path / "rows.parquet")
+    data = fitted.experiment.data
+    reader = scoring.Reader(spec=data.spec, settings=data.source)
+    (chunk,) = reader.chunks([str(tmp_path / "rows.parquet")])
+    expected = list(map(tf.train.Example.FromString, reader.parse(chunk).examples))
+    for rows in (test, pa.Table.from_pandas(test, preserve_index=False)):
+        assert fitted.evaluate(rows) == fitted.metrics
+        assert len(fitted.predict(rows)["clicked/probability"]) == 100
+        table = frames.Table(rows, data.spec.feature_fields, cells=fitted._cell_settings)
+        found = examples.serialize_examples(table.read(0, 100))
+        assert list(map(tf.train.Example.FromString, found)) == expected
 
 
 @pytest.mark.medium

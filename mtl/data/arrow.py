@@ -31,6 +31,7 @@ from mtl.data import (
     memory_rows,
     packed,
     partitions,
+    plain_types,
     sheets,
     source,
     tfrecord,
@@ -386,7 +387,7 @@ def to_table(
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
         # Arrow cannot convert some values, such as times in an unknown time zone.
-        values[fields[name].column] = _call(where, read)
+        values[fields[name].column] = guard(where, read)
     return frames.Table(values, fields, place, cells, name_row)
 
 
@@ -435,11 +436,22 @@ def _read_rows(
     return rows.read(0, len(table))
 
 
-def _call(where: str, read: Callable[[], Any]) -> Any:
-    """Call a function of Arrow, and turn its errors into errors of one line."""
+def guard(where: str, read: Callable[[], Any]) -> Any:
+    """Call a function of Arrow, and turn its errors into errors of one line.
+
+    Args:
+      where: the file and the column, with which the message begins.
+      read: the function.
+
+    Raises:
+      UserError: Arrow or Python cannot read a value, such as a text that is not UTF-8, a time in an
+        unknown zone, or a type of an extension.
+    """
     try:
         return read()
-    except (pa.ArrowException, OSError) as error:
+    except checks.UserError:
+        raise
+    except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise checks.UserError(f"{where} cannot be read: {reason}") from error
 
@@ -474,7 +486,8 @@ def open_file(
     if ending in sheets.ENDINGS:
         name, table = sheets.read_sheet(path, copy, sheet)
         return table.schema, [Part(f" sheet {name!r} data", len(table), table.select, table.nbytes)]
-    schema, parts = _call(path, functools.partial(opener.get(ending, _open_ipc), copy))
+    schema, parts = guard(path, functools.partial(opener.get(ending, _open_ipc), copy))
+    schema, parts = plain_types.replace(schema, parts)
     return partitions.add_columns(path, schema, parts)
 
 
@@ -562,7 +575,7 @@ def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     Raises:
       UserError: the part cannot be read; the error names the file and the part.
     """
-    return _call(f"{path}{part.name}", functools.partial(part.read, columns))
+    return guard(f"{path}{part.name}", functools.partial(part.read, columns))
 
 
 def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:

@@ -121,8 +121,8 @@ def _make_feature(value: Any) -> tf.train.Feature:
         values = value if isinstance(value, list) else [value]
         if not _is_wire(values):
             # As JSON, because a tf.Example cannot hold objects, nested lists or integers beyond 64
-            # bits.
-            return tf.train.Feature(bytes_list={"value": [json.dumps(value).encode()]})
+            # bits. `default=str` writes dates and decimals as texts, as in CSV.
+            return tf.train.Feature(bytes_list={"value": [json.dumps(value, default=str).encode()]})
         types = set(map(type, values))
     if all(issubclass(kind, (int, np.integer, np.bool_)) for kind in types) and types:
         return tf.train.Feature(int64_list={"value": map(int, values)})

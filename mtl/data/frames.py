@@ -7,12 +7,13 @@ columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 51
 Values in memory are interpreted like values in a CSV file. None, NaN, NA and an empty text mark an
 absent value. The default of the field replaces an absent value, and an absent label becomes a
 missing label. Spaces around a text are dropped. A number may be a text, and a list may be a text
-such as a|b.
+such as a|b. Dates and times are texts, such as "2024-05-31".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import os
 import reprlib
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
 from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord, weighted_lists
 from mtl.data import source as source_lib
@@ -29,22 +30,29 @@ from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
 from mtl.spec import nested
 
+with deferred.imports():
+    import pyarrow as pa
+
+    from mtl.data import columns as columns_lib
+
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
-# NumPy's kinds of numbers, texts and objects; other kinds, such as dates, are errors.
+# NumPy's kinds of numbers, texts and objects; other kinds, such as durations, are errors.
 _KINDS = "biufOUS"
+_TIMES = (datetime.date, datetime.time, np.datetime64)  # `datetime.datetime` is a `datetime.date`.
 _ABSENT = ("NAType", "NaTType")  # Types of absent values in pandas.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
-_FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
+_FORMS = "be a DataFrame, an Arrow table, a dict of arrays or a list of dicts"
 
 
 class Table:
     """Reads fields from rows in memory.
 
     Args:
-      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; other columns are ignored.
+      data: a DataFrame, an Arrow table, {name: [N, ...]}, or a list of {name: value}; other columns
+        are ignored.
       fields: the fields to read.
       where: the name of the data in error messages.
       cells: the settings by which texts are read, as cells of a CSV file are read. The settings in
@@ -154,7 +162,7 @@ class Frames(types.Source):
     can read the rows.
 
     Attributes:
-      splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
+      splits: {split: a DataFrame, an Arrow table, a dict of arrays or a list of dicts}.
       cells: the settings by which texts are read, such as the marks of absent values; see `Table`.
     """
 
@@ -284,7 +292,11 @@ def _name_columns(data: Any) -> list[Any]:
     """Return the column names of a table in memory."""
     if isinstance(data, (list, tuple)):
         return [key for row in data if isinstance(row, Mapping) for key in row]
-    return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
+    if isinstance(data, Mapping):
+        return list(data)
+    # An Arrow table has `columns`, too, which are not names. `mtl.fit` stores the column 0 of a
+    # DataFrame as "0".
+    return list(map(str, getattr(data, "column_names", getattr(data, "columns", ()))))
 
 
 def _store_split(table: Table, split: str, folder: str) -> str:
@@ -306,8 +318,7 @@ def _list_columns(where: str, data: Any) -> Collection[str]:
     if isinstance(data, (list, tuple)):
         for row in data:
             checks.is_a(where, row, Mapping, _FORMS)
-        return {key for row in data for key in row}
-    return list(data if isinstance(data, Mapping) else getattr(data, "columns", ()))
+    return set(_name_columns(data))
 
 
 def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
@@ -320,11 +331,16 @@ def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[s
     is_frame = hasattr(data, "columns") and hasattr(data, "__getitem__")
     fix = "One row is [{'age': 39}], or frame.iloc[[0]]."
     checks.require(is_frame, where, _FORMS, type(data).__name__, fix)
-    columns = list(data.columns)
+    columns = _name_columns(data)
     _require_columns(where, names, columns)
     for name in names:
         checks.require(columns.count(name) == 1, where, f"hold one column {name!r}", columns)
-    return {name: data[name] for name in names}, getattr(data, "index", None)
+    if hasattr(data, "column_names"):
+        arrow_columns = {name: data.column(name) for name in names}
+        values = {n: columns_lib.to_python(n, column) for n, column in arrow_columns.items()}
+        return values, None
+    keys = dict(zip(columns, data.columns, strict=True))
+    return {name: data[keys[name]] for name in names}, getattr(data, "index", None)
 
 
 def _columns_of_rows(
@@ -350,6 +366,8 @@ def _count_rows(data: Any) -> int:
 
 def _to_array(where: str, values: Any) -> np.ndarray:
     """Convert a column to an array, of objects unless all values are numbers."""
+    if _holds_times(values):
+        values = _times_to_texts(values)
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
@@ -364,6 +382,23 @@ def _to_array(where: str, values: Any) -> np.ndarray:
     fix = "Turn it into text or a number."
     checks.require(values.dtype.kind in _KINDS, where, "hold text or numbers", values.dtype, fix)
     return values
+
+
+def _holds_times(values: Any) -> bool:
+    # Times with a zone have the kind "M" in pandas, too.
+    kind = getattr(getattr(values, "dtype", None), "kind", "O")
+    if kind != "O" or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
+        return kind == "M"
+    return any(isinstance(value, _TIMES) for value in values)
+
+
+def _times_to_texts(values: Any) -> Any:
+    """Return the texts of times, as `arrow.Arrow` reads them; other values remain unchanged."""
+    try:
+        column = pa.chunked_array([pa.array(values, from_pandas=True)])
+    except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
+        return values
+    return columns_lib.to_python("", column) if pa.types.is_temporal(column.type) else values
 
 
 def _list_to_array(values: Sequence[Any]) -> np.ndarray:

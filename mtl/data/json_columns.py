@@ -123,6 +123,8 @@ def _convert(field: spec_lib.Field, column: pa.Array) -> packed.Values:
         if column.null_count:
             _require(not field.is_required)
             column = pc.fill_null(column, pa.scalar(field.default, column.type))
+        if field.dtype == "string":
+            column = pc.utf8_trim(column, characters=literals.SPACES)
         return _convert_items(field, column)
     if field.is_ragged:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)

@@ -22,7 +22,7 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import examples, files, json_columns, packed, source, weighted_lists
 from mtl.deferred import tf
-from mtl.spec import nested
+from mtl.spec import literals, nested
 
 # {type of a field: types of JSON values that need no check of each value}.
 _EXACT: Mapping[str, set[type]] = {
@@ -55,7 +55,8 @@ class JsonLines(types.Source):
     An object holds a value or a list for each field. A field that is null or lacking is absent. An
     absent value becomes the default of the field, an absent list becomes empty, and an absent label
     becomes a missing label. A field that none of the first 1,000 objects has is an error. Other
-    keys of an object are ignored. A number may be in quotes. A text such as "a|b" in place of a
+    keys of an object are ignored. Spaces around a text are dropped, unless the text is in a list. A
+    number may be in quotes. A text such as "a|b" in place of a
     list is an error. At the first use of a compressed file, the process reads the whole file to
     check that it is complete.
 
@@ -273,6 +274,8 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
         return None
     try:
         if field.dtype == "string":
+            if not field.shape:
+                flat = [text.strip(literals.SPACES) for text in flat]
             # Refuse half of a surrogate pair, which JSON can write, but UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
@@ -318,6 +321,8 @@ def _list_values(field: spec_lib.Field, row: Mapping[str, Any]) -> list[Any] | N
     """Return the values of a field in an object; None if the field is absent."""
     value = weighted_lists.take_member(field, row) if field.part_of else row.get(field.name)
     nested.require_no_list(field, value)
+    if isinstance(value, str) and field.dtype == "string" and not field.shape:
+        return [value.strip(literals.SPACES)]  # As in a CSV file.
     return None if value is None else nested.flatten(field, value)
 
 

@@ -90,15 +90,16 @@ def open_source(where: str, location: str) -> Source:
       UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
-    saved_model = _saved_model(location)
+    is_folder = tf.io.gfile.isdir(location)
+    path = run_directory.find_latest(location) if is_folder else location
+    # A run comes before exports in its folder.
+    saved_model = _saved_model(location) if is_folder and path is None else None
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")
         fix = "Optimised and pruned exports have no variables: use the model_dir of the run."
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _open_source(variables, saved_model)
-    is_folder = tf.io.gfile.isdir(location)
-    path = run_directory.find_latest(location) if is_folder else location
     if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"
         checks.fail(where, rule, location, _tell_nearby(location))

@@ -1,5 +1,8 @@
 """Serialized rows: the bytes that protocol buffers write for each value."""
 
+import datetime
+import decimal
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,6 +45,17 @@ def test_columns_are_joined_row_by_row():
     assert [list(row["t"].bytes_list.value) for row in parsed] == [[b"b"], [b""]]
     assert [list(row["f"].float_list.value) for row in parsed] == [[1], [2]]
     assert [list(row["l"].int64_list.value) for row in parsed] == [[1, 2], []]
+
+
+def test_other_values_are_their_texts():
+    values = [decimal.Decimal("1.5"), datetime.date(2024, 5, 31), {"at": datetime.time(7, 30)}]
+    (found,) = {
+        tuple(
+            tf.train.Example.FromString(row).features.feature["x"].bytes_list.value[0]
+            for row in examples.serialize_examples({"x": values})
+        )
+    }
+    assert found == (b'"1.5"', b'"2024-05-31"', b'{"at": "07:30:00"}')
 
 
 def test_no_rows():

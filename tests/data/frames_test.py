@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, field_splits, frames, pipeline, source, splits, subset
+from mtl.data import arrow, csv, field_splits, frames, pipeline, source, splits, subset
 
 SPEC = spec.Spec(
     features={
@@ -124,7 +124,7 @@ def test_whole_numbers_of_any_type(values, expected):
         ("point", [[1, 2], [1]], "row 1: field 'point' must hold 2 values, got 1."),
         ("point", np.zeros((2, 3)), "row 0: field 'point' must hold 2 values, got 3."),
         ("items", [[1], []], "row 0: field 'items' must be a list of lists"),
-        ("age", np.array(["2024-01-01"] * 2, "M8[ns]"), "'age' must hold text or numbers"),
+        ("age", np.array(["2024-01-01"] * 2, "M8[ns]"), "row 0: field 'age' must be float32"),
         ("age", [np.datetime64("2024-01-01", "ns"), 1], "row 0: field 'age' must be float32"),
         ("age", [datetime.datetime(2024, 1, 1), 1], "row 0: field 'age' must be float32"),
         ("age", [1j, 2j], "row 0: field 'age' must be float32"),
@@ -145,8 +145,14 @@ def test_a_wrong_value_is_named_by_row_and_field(name, values, message):
         ({"agee": [1]}, "the data must have the column 'age', got ['agee']. Did you mean 'agee'?"),
         ([{"agee": 1}, {}], "the data must have the column 'age', got ['agee']. Did you"),
         ({"age": 1}, "the data: 'age' must hold a value for each row, got 1."),
-        ([1, 2], "the data must be a DataFrame, a dict of arrays or a list of dicts, got 1."),
-        (np.zeros(3), "must be a DataFrame, a dict of arrays or a list of dicts, got 'ndarray'."),
+        (
+            [1, 2],
+            "an Arrow table, a dict of arrays or a list of dicts, got 1.",
+        ),
+        (
+            np.zeros(3),
+            "must be a DataFrame, an Arrow table, a dict of arrays or a list of dicts, got 'n",
+        ),
     ],
 )
 def test_what_is_no_table_is_refused(data, message):
@@ -182,10 +188,44 @@ def test_columns_of_pandas():
         _read(pd.concat([frame, frame[["age"]]], axis=1))
     with pytest.raises(checks.UserError, match=r"got 'Series'. One row is .* frame.iloc\[\[0\]\]"):
         _read(frame.iloc[0])
-    for name in ("age", "word"):
-        days = pd.to_datetime(["2024-01-01", None])
-        with pytest.raises(checks.UserError, match=f"'{name}' must hold text or numbers"):
-            _read(frame.assign(**{name: days}))
+    with pytest.raises(checks.UserError, match="'word' must hold text or numbers"):
+        _read(frame.assign(word=pd.to_timedelta([1, None], "s")))
+
+
+@pytest.mark.medium
+def test_times_are_the_texts_that_arrow_reads(tmp_path):
+    pd = pytest.importorskip("pandas")
+    times = pd.Series(pd.to_datetime(["2024-03-31 01:30:00", None]))
+    days = [datetime.date(2024, 5, 31), None]
+    frame = pd.DataFrame(
+        {
+            "time": times,
+            "zone": times.dt.tz_localize("Europe/Berlin"),
+            "day": days,
+            "stamp": pd.Series([times[0].to_pydatetime(), None], dtype=object),
+            "clock": [datetime.time(7, 30), None],
+        }
+    )
+    names = list(frame)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    fields = spec.Spec(features=dict.fromkeys(names, "string"), labels={}).fields
+    (part,) = arrow.open_file(str(tmp_path / "rows.parquet"))[1]
+    table = arrow.read_part("rows", part, names)
+    columns = dict(zip(names, names, strict=True))
+    expected = arrow.to_table("rows", table, columns, fields, frames.PLAIN_CSV).read(0, 2)
+    for data in (frame, frame.to_dict("records"), table, {name: frame[name] for name in names}):
+        found = frames.Table(data, fields).read(0, 2)
+        assert {n: list(v) for n, v in found.items()} == {n: list(v) for n, v in expected.items()}
+    assert list(expected["day"]) == ["2024-05-31", ""]
+    assert expected["zone"][0].startswith("2024-03-31 01:30:00")
+
+
+@pytest.mark.medium
+def test_columns_with_a_number_as_name_have_its_text():
+    pd = pytest.importorskip("pandas")
+    fields = spec.Spec(features={"0": "int64", "1": "int64"}, labels={}).fields
+    found = frames.Table(pd.DataFrame([[1, 2], [3, 4]]), fields).read(0, 2)
+    assert {name: list(values) for name, values in found.items()} == {"0": [1, 3], "1": [2, 4]}
 
 
 def _pipeline(rows=GOOD):

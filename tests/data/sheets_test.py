@@ -12,6 +12,8 @@ from mtl import checks, spec
 from mtl.data import arrow, csv, sheets
 from mtl.tools import scoring
 from mtl.tools.drafting import lines, tables
+from mtl.tools.statistics import gathering, tell
+from mtl.tools.statistics import tables as statistics_tables
 
 pytest.importorskip("python_calamine")
 openpyxl = pytest.importorskip("openpyxl")
@@ -54,6 +56,17 @@ def _values(source):
         name: getattr(v, "to_list", v.tolist if hasattr(v, "tolist") else None)()
         for name, v in found.items()
     }
+
+
+def test_statistics_see_numbers_as_in_csv(tmp_path):
+    book = _write(tmp_path / "a.xlsx", [_HEADER, *_ROWS])
+    (tmp_path / "a.csv").write_text(_CSV)
+    found, expected = (
+        tell.describe(gathering.describe(statistics_tables.open_table("FILE", [path])), 9, 200)
+        for path in (book, str(tmp_path / "a.csv"))
+    )
+    assert found.replace(book, "") == expected.replace(str(tmp_path / "a.csv"), "")
+    assert "float" in found and "int" in found
 
 
 def test_cells_mean_what_they_mean_in_csv(tmp_path):

@@ -49,6 +49,14 @@ def _list_files(directory):
     return sorted(str(path) for path in directory.rglob("*"))
 
 
+@pytest.mark.parametrize("folder", ["run", "run/best"])
+def test_a_folder_of_checkpoints_is_refused(launch_in, directory, folder):
+    before = _list_files(directory)
+    result = launch_in(directory, "export", *RUN, "--export_dir", folder)
+    assert f"--export_dir must hold no checkpoints, got '{folder}'. Exports of" in result.error
+    assert _list_files(directory) == before
+
+
 def test_writes_a_file_of_tensorflow_lite(directory, launch_in):
     args = ("--tflite", "toy.tflite", "--tflite_weights", "int8", "--export_dir", "served")
     result = launch_in(directory, "export", *RUN, *args)

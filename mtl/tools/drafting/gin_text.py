@@ -187,8 +187,11 @@ def _arrow_settings(plan: plans.Plan) -> list[str]:
 
 
 def _bind_cells(plan: plans.Plan) -> list[str]:
-    """Return the bindings for missing values, and for forms of numbers such as $1,200."""
+    """Return the bindings for lists, missing values, and forms of numbers such as $1,200."""
     table, lines = plan.table, []
+    if plan.list_delimiter != "|":
+        # A draft never has lists of lists, so `item_delimiter` may equal `list_delimiter`.
+        lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if len(table.marks) > 1:
         lines += ["# Texts that mean a missing value in a column of numbers, or in a label."]
         lines += _bind("csv.Csv.missing", list(table.marks))
@@ -219,9 +222,6 @@ def _csv_settings(plan: plans.Plan) -> list[str]:
         lines += _bind("csv.Csv.columns", list(dialect.columns))
     if dialect.delimiter != ",":
         lines += [f"csv.Csv.delimiter = {dialect.delimiter!r}"]
-    if plan.list_delimiter != "|":
-        # A draft never has lists of lists, so `item_delimiter` may equal `list_delimiter`.
-        lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if dialect.comment:
         lines += [f"csv.Csv.comment = {dialect.comment!r}"]
     return lines + _bind_cells(plan)

@@ -7,7 +7,8 @@ A draft works on texts. So a number in a Parquet file is converted to its text, 
 "0", a missing value to "", and a list to its values, joined by "|".
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,10 @@ from mtl import checks
 from mtl.data import arrow, sheets, weighted_lists
 from mtl.tools.drafting import lines, objects
 
-_LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
+_LISTED: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    "int64": pa.types.is_integer,
+}
 
 
 def is_arrow(path: str) -> bool:
@@ -125,7 +129,12 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:
         arrow.check_columns(path, own_columns, schema)
         for part in parts:
             read = arrow.read_part(path, part, list(dialect.columns))
-            texts = {name: _to_texts(read[name]) for name in dialect.columns}
+            texts = {
+                name: arrow.guard(
+                    f"{path}: column {name!r}", functools.partial(_to_texts, read[name])
+                )
+                for name in dialect.columns
+            }
             yield path, pa.table(texts)
 
 
@@ -151,6 +160,10 @@ def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(pa.int8())
     elif types.is_decimal(kind):
         column = column.cast(pa.float64())
+    elif types.is_string(kind) or types.is_large_string(kind):
+        column = column.cast(pa.large_binary())  # The cast below checks that texts are UTF-8.
     if types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return pc.fill_null(pc.utf8_trim_whitespace(column.cast(pa.string())), "")
+    return pc.fill_null(pc.utf8_trim_whitespace(column.cast(pa.large_string())), "").cast(
+        pa.string()
+    )

@@ -198,7 +198,7 @@ def _infer_type(values: list[Any]) -> pa.Array:
         inner = inner.value_type
     # Arrow would turn True into 1.0 if other values are floats.
     if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
-        texts = [v if isinstance(v, str | None) else json.dumps(v) for v in values]
+        texts = [v if isinstance(v, str | None) else json.dumps(v, default=str) for v in values]
         return pa.array(texts, pa.string())
     return pa.array(values, _as_text(array.type)) if pa.types.is_null(inner) else array
 

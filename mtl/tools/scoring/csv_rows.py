@@ -17,7 +17,7 @@ from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import csv, examples, image_files, source
 from mtl.deferred import tf
-from mtl.tools.scoring import batches, image_rows, local
+from mtl.tools.scoring import batches, image_rows, local, run_source
 
 _SPLIT = "input"
 
@@ -30,7 +30,8 @@ class Csv:
       spec: the features of the model.
       keep: the names of columns to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the data source of the run; if it is a `csv.Csv`, its settings apply to the files.
+      settings: the data source of the run, whose settings for texts apply to the files; None
+        without a run.
       images: the source that says which fields hold paths of image files; None if no field does.
     """
 
@@ -80,9 +81,8 @@ class Csv:
 
     @functools.cached_property
     def _source_of(self) -> Callable[[str], csv.Csv]:
-        """Return a function from the path of a file to a source, with the run's CSV settings."""
-        is_csv = isinstance(self.settings, csv.Csv)
-        settings = self.settings if is_csv else csv.Csv(files={_SPLIT: ""})
+        """Return a function from the path of a file to a source with the run's settings."""
+        settings = run_source.find_csv(self.settings)
         return functools.cache(
             lambda path: dataclasses.replace(settings, files={_SPLIT: path}, data_dir="")
         )

@@ -21,13 +21,6 @@ from mtl.tools.scoring import batches
 Columns = dict[str, batches.Values]
 
 
-def unwrap(source: Any) -> Any:
-    """Return the innermost of nested sources, whose settings describe the format of the files."""
-    while getattr(source, "source", None) is not None:
-        source = source.source
-    return source
-
-
 def find(source: Any) -> image_files.ImageFiles | None:
     """Return the `ImageFiles` among nested sources; None without an `ImageFiles`."""
     while source is not None and not isinstance(source, image_files.ImageFiles):

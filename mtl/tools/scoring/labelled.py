@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtl import checks
-from mtl.data import arrow, csv, json_lines, pipeline, tfrecord
 from mtl.data import files as files_lib
-from mtl.tools.scoring import image_rows, readers
+from mtl.data import json_lines, pipeline, tfrecord
+from mtl.tools.scoring import image_rows, readers, run_source
 
 
 def open_files(
@@ -22,7 +22,7 @@ def open_files(
 ) -> tuple[pipeline.Pipeline, str]:
     """Return a pipeline with a split that reads files, and the name of the split.
 
-    If the source of the run reads the same format, its settings also apply to the files. The split
+    The settings of the run for texts also apply to the files, whatever their format. The split
     has the name of the file, or the name "input" if there are several files, or if the training
     split or the evaluation split of the run already has the name of the file.
 
@@ -46,8 +46,7 @@ def open_files(
     name = os.path.basename(paths[0])
     is_free = len(paths) == 1 and name not in (data.train_split, data.eval_split)
     split = name if is_free else "input"
-    settings, kind = image_rows.unwrap(data.source), _SOURCES[kinds[0]]
-    settings = settings if isinstance(settings, kind) else kind(files={split: paths})
+    settings: Any = _FIND_SETTINGS[kinds[0]](data.source)
     source: Any = dataclasses.replace(settings, files={split: paths}, data_dir="")
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
@@ -55,9 +54,19 @@ def open_files(
     return dataclasses.replace(data, source=source), split
 
 
-_SOURCES: Mapping[str, Any] = {
-    "csv": csv.Csv,
-    "jsonl": json_lines.JsonLines,
-    "parquet": arrow.Arrow,
-    "tfrecord": tfrecord.TfRecord,
+def _find_json_lines(source: Any) -> json_lines.JsonLines:
+    kind = json_lines.JsonLines
+    return run_source.find_settings(source, kind) or kind(files={"input": ""})
+
+
+def _find_tfrecord(source: Any) -> tfrecord.TfRecord:
+    kind = tfrecord.TfRecord
+    return run_source.find_settings(source, kind) or kind(files={"input": ""})
+
+
+_FIND_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+    "csv": run_source.find_csv,
+    "jsonl": _find_json_lines,
+    "parquet": run_source.find_arrow,
+    "tfrecord": _find_tfrecord,
 }

@@ -93,9 +93,9 @@ class Reader:
 
     Attributes:
       spec: the features. Without a spec, the reader only reads TFRecord files.
-      settings: a source such as `csv.Csv`, whose delimiter, columns and other settings apply to
-        files of its format. If an `ImageFiles` wraps the source, rows have paths of image files
-        instead of images, as in training.
+      settings: the source of a run, such as `csv.Csv`. Its delimiter, columns and other settings
+        apply to files of its format, and its settings for texts to all tables. If an `ImageFiles`
+        wraps the source, rows have paths of image files instead of images, as in training.
       batch_size: the number of rows that the model gets at a time.
       keep: fields to return with the predictions, such as ids. The fields in `keep` need not be
         features.
@@ -207,10 +207,9 @@ class Reader:
             "batch_size": self.batch_size,
             "images": image_rows.find(self.settings),
         }
-        settings = image_rows.unwrap(self.settings)
         return {
-            "csv": csv_rows.Csv(**common, settings=settings),
+            "csv": csv_rows.Csv(**common, settings=self.settings),
             "jsonl": json_rows.JsonLines(**common),
-            "parquet": table_rows.Tables(**common, settings=settings),
-            "tfrecord": records.Records(**common, settings=settings),
+            "parquet": table_rows.Tables(**common, settings=self.settings),
+            "tfrecord": records.Records(**common, settings=self.settings),
         }

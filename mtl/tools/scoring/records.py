@@ -18,7 +18,7 @@ from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import image_files, source, tfrecord
 from mtl.deferred import tf
-from mtl.tools.scoring import batches, image_rows
+from mtl.tools.scoring import batches, image_rows, run_source
 
 _SPLIT = "input"
 _TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
@@ -36,8 +36,8 @@ class Records:
       spec: the features of the model; None if they are unknown.
       keep: the names of fields to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the data source of the run; if it is a `tfrecord.TfRecord`, its settings apply to
-        the files.
+      settings: the data source of the run; the settings of its `tfrecord.TfRecord` apply to the
+        files.
       images: the source that says which fields hold paths of image files; None if no field does.
     """
 
@@ -66,7 +66,7 @@ class Records:
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         extra = self._kept(chunk) if self.keep else {}
         # If training reads another format, TFRecords hold images instead of paths of images.
-        if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
+        if self.images is None or self._run_records is None:
             return batches.Batch(examples=chunk.rows, kept=extra)
         return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=extra)
 
@@ -79,9 +79,12 @@ class Records:
 
     def _make_source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
         """Return a source that reads files, with the compression setting of the run's TFRecords."""
-        if isinstance(self.settings, tfrecord.TfRecord):
-            return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
-        return tfrecord.TfRecord(files={_SPLIT: paths})
+        settings = self._run_records or tfrecord.TfRecord(files={_SPLIT: ""})
+        return dataclasses.replace(settings, files={_SPLIT: paths}, data_dir="")
+
+    @functools.cached_property
+    def _run_records(self) -> tfrecord.TfRecord | None:
+        return run_source.find_settings(self.settings, tfrecord.TfRecord)
 
     def _explain_unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
         for location, values in self._make_source(paths).scan(_SPLIT, self.spec or _ANY):

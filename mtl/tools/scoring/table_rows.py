@@ -6,13 +6,14 @@ for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import arrow, examples, frames, image_files, source, weighted_lists
-from mtl.tools.scoring import batches, image_rows
+from mtl.data import arrow, examples, image_files, source, weighted_lists
+from mtl.tools.scoring import batches, image_rows, run_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,8 @@ class Tables:
       spec: the features of the model.
       keep: the names of columns to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
-      settings: the data source of the run; if it is an `arrow.Arrow`, its settings apply to the
-        files.
+      settings: the data source of the run, whose settings for texts apply to the files; None
+        without a run.
       images: the source that says which fields hold paths of image files; None if no field does.
     """
 
@@ -57,7 +58,7 @@ class Tables:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
-        cells = self._arrow_source.cells if self._arrow_source else frames.PLAIN_CSV
+        cells = self._arrow.cells
         fields, columns_by_feature = (
             self._mark_parts(table.schema),
             self._find_columns(table.schema),
@@ -66,7 +67,10 @@ class Tables:
             chunk.path, table, columns_by_feature, fields, cells, chunk.numbers[0]
         )
         columns = image_rows.read_columns(self.images, chunk, values, unit="row")
-        extra = {name: table[name].to_pylist() for name in self.keep}
+        extra = {
+            name: arrow.guard(f"{chunk.path}: column {name!r}", table[name].to_pylist)
+            for name in self.keep
+        }
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
@@ -76,24 +80,19 @@ class Tables:
     def _open(self, path: str) -> Any:
         # With --input_format parquet, a file with any other extension is also read as Parquet.
         kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
-        sheet = self._arrow_source.sheet if self._arrow_source else ""
-        return arrow.open_file(path, kind, sheet, encodes_texts=True)
+        return arrow.open_file(path, kind, self._arrow.sheet, encodes_texts=True)
 
-    @property
-    def _arrow_source(self) -> arrow.Arrow | None:
-        return self.settings if isinstance(self.settings, arrow.Arrow) else None
-
-    @property
-    def _rename(self) -> Mapping[str, str]:
-        return self._arrow_source.rename if self._arrow_source else {}
+    @functools.cached_property
+    def _arrow(self) -> arrow.Arrow:
+        return run_source.find_arrow(self.settings)
 
     def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
         """Return {feature: field}; weights without a column are in the column of their list."""
         if not self.spec.weighted:
             return self.spec.feature_fields
-        names = [*source.name_columns(schema.names, self._rename), *self._rename]
+        names = [*source.name_columns(schema.names, self._arrow.rename), *self._arrow.rename]
         return weighted_lists.mark_parts(self.spec.feature_fields, names)
 
     def _find_columns(self, schema: Any) -> Mapping[str, str]:
         """Return {feature: column of the table}."""
-        return arrow.find_columns(self._mark_parts(schema), self._rename)
+        return arrow.find_columns(self._mark_parts(schema), self._arrow.rename)

@@ -29,7 +29,7 @@ from mtl.heads import base
 from mtl.runs import diagnosis, fitting
 from mtl.tools import scoring
 from mtl.tools.reports import splits as splits_lib
-from mtl.tools.scoring import image_rows
+from mtl.tools.scoring import run_source
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
@@ -97,7 +97,7 @@ def describe_input(
 
 def _find_lacking(data: pipeline.Pipeline, split: str) -> list[str]:
     """Return the names of labels that have no column in the files of a split."""
-    source: Any = image_rows.unwrap(data.source)
+    source, *_ = run_source.list_inner(data.source)
     if isinstance(source, arrow.Arrow):
         schema, _ = arrow.open_file(files.named_by(source, split)[0])
         columns = arrow.find_columns(data.spec.label_fields, source.rename)

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mtl import checks
-from mtl.data import arrow, json_lines
+from mtl.data import arrow, json_lines, sheets
 from mtl.tools.drafting import lines
 
-CSV, JSON, ARROW = "CSV", "JSON lines", "Arrow"
+CSV, JSON, ARROW, SHEET = "CSV", "JSON lines", "Arrow", "spreadsheet"
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
 _ROWS = 1 << 17
@@ -51,7 +51,7 @@ class Table:
 
     Attributes:
       paths: the paths of the files, in the order of reading.
-      format: "CSV", "JSON lines" or "Arrow".
+      format: "CSV", "JSON lines", "Arrow" or "spreadsheet".
       columns: the names of the columns; () for JSON lines, whose keys are only known after a pass.
       dialect: the dialect of CSV; None for other formats.
       schema: the Arrow schema of the first file; None for CSV and JSON lines.
@@ -62,6 +62,11 @@ class Table:
     columns: tuple[str, ...] = ()
     dialect: lines.Dialect | None = None
     schema: pa.Schema | None = None
+
+    @property
+    def has_cells(self) -> bool:
+        """True if all values are texts, whose content shows the type of a column."""
+        return self.format in (CSV, SHEET)
 
 
 def find_format(where: str, path: str) -> str:
@@ -76,7 +81,7 @@ def find_format(where: str, path: str) -> str:
     """
     ending = arrow.find_ending(path.removesuffix(".gz"))
     if ending in arrow.ENDINGS and not path.endswith(".gz"):
-        return ARROW
+        return SHEET if ending in sheets.ENDINGS else ARROW
     if ending in _JSON_ENDINGS:
         return JSON
     is_records = "tfrecord" in path.lower()

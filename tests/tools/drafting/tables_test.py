@@ -6,13 +6,14 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import feather, orc, parquet
+from pyarrow import csv, feather, orc, parquet
 
 from launch import new
 from mtl import checks, verbs
 from mtl.configs import config
 from mtl.data import arrow
 from mtl.tools.drafting import lines, tables
+from mtl.tools.scoring import run_source
 
 ROWS = 600
 
@@ -52,6 +53,47 @@ WRITERS = {"parquet": parquet.write_table, "orc": _write_orc, "feather": feather
 def _draft(monkeypatch, *args):
     monkeypatch.setattr(sys, "argv", ["launch.new", *args])
     return new.draft(new._parse(sys.argv[1:]))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["csv", "parquet", "feather"])
+def test_lists_have_the_same_delimiter_in_every_format(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    tags = ["^".join(draw.choice(list("abcdefg"), k, False)) for k in draw.integers(0, 4, ROWS)]
+    table = pa.table({"tags": tags, "clicked": (draw.random(ROWS) < 0.4).astype(int)})
+    write = {**WRITERS, "csv": csv.write_csv}[kind]
+    write(table, f"t.{kind}")
+    assert "list, 7 values between '^'" in _draft(
+        monkeypatch, "--data", f"t.{kind}", "--task", "clicked"
+    )
+    with config.isolated():
+        source = config.load(["t.gin"], []).data.source
+    assert run_source.find_cells(source).list_delimiter == "^"
+
+
+def _write_rows(path, **columns):
+    feather.write_feather(pa.table({"clicked": [0, 1] * 30, **columns}), path)
+
+
+@pytest.mark.medium
+def test_texts_and_times_that_cannot_be_read_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = pa.array([b"a", b"\xff"] * 30, pa.binary())
+    _write_rows("t.feather", x=pa.Array.from_buffers(pa.string(), 60, raw.buffers()))
+    with pytest.raises(checks.UserError, match="t.feather: column 'x' cannot be read: .*UTF"):
+        _draft(monkeypatch, "--data", "t.feather", "--task", "clicked")
+    _write_rows("z.feather", x=pa.array([0, 1] * 30, pa.timestamp("s", "Mars/Olympus")))
+    with pytest.raises(checks.UserError, match="z.feather: column 'x' cannot be read: .*Mars"):
+        _draft(monkeypatch, "--data", "z.feather", "--task", "clicked")
+
+
+@pytest.mark.medium
+def test_large_lists_of_large_texts_are_drafted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lists = pa.array([["a"], ["b", "c"], []] * 20, pa.large_list(pa.large_string()))
+    _write_rows("t.feather", x=lists)
+    assert "list, 3 values" in _draft(monkeypatch, "--data", "t.feather", "--task", "clicked")
 
 
 @pytest.mark.medium

@@ -76,6 +76,24 @@ def test_parquet_has_numbers_of_rows_and_names_bad_ones(tmp_path):
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
+    "column",
+    [
+        pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers()),
+        pa.array([0, 1], pa.timestamp("s", "Mars/Olympus")),
+        pa.array([0, 1 << 60], pa.timestamp("s")),
+    ],
+    ids=["not UTF-8", "an unknown zone", "beyond the year 9999"],
+)
+def test_a_column_to_keep_that_cannot_be_read_is_one_line(column, tmp_path):
+    table = pa.table({"age": [1, 2], "job": ["a", "b"], "tags": [["x"], []], "kept": column})
+    with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as file:
+        file.write_table(table)
+    with pytest.raises(checks.UserError, match="in.arrow: column 'kept' cannot be read: "):
+        read(reader(keep=["kept"]), tmp_path / "in.arrow")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
     "name, text, numbers",
     [("in.csv", CSV, [[2, 3], [5]]), ("in.jsonl-00000-of-00002", JSON, [[1, 2], [4]])],
 )

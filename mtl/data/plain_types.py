@@ -1,0 +1,65 @@
+"""Replaces newer types of Arrow, such as string_view, by the plain types for the same values.
+
+schema, parts = plain_types.replace(schema, parts)
+
+Polars and other libraries write such types, which most functions of pyarrow do not accept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+
+def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[Any]]:
+    """Give the columns of a file plain types.
+
+    Args:
+      schema: the schema of the file.
+      parts: the parts of the file, each an `arrow.Part`.
+
+    Returns:
+      The schema and the parts; those of the arguments if all columns have plain types.
+    """
+    plain = pa.schema([pa.field(field.name, find_type(field.type)) for field in schema])
+    if plain.types == schema.types:
+        return schema, list(parts)
+    kinds = dict(zip(plain.names, plain.types, strict=True))
+    return plain, [part._replace(read=functools.partial(_read, part, kinds)) for part in parts]
+
+
+def find_type(kind: pa.DataType) -> pa.DataType:
+    """Return the plain type with the same values; other types are returned unchanged."""
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return pa.large_list(find_type(kind.value_type))
+    if types.is_list(kind) and find_type(kind.value_type) != kind.value_type:
+        return pa.list_(find_type(kind.value_type))
+    return kind
+
+
+def _read(part: Any, kinds: dict[str, pa.DataType], names: Sequence[str]) -> pa.Table:
+    table = part.read(names)
+    # A column of dictionaries, in which Parquet stores texts, is plain already.
+    kept = [field.type if pa.types.is_dictionary(field.type) else None for field in table.schema]
+    types = [kind or kinds[name] for kind, name in zip(kept, table.column_names, strict=True)]
+    columns = {
+        name: _cast(column, kind)
+        for name, column, kind in zip(table.column_names, table.columns, types, strict=True)
+    }
+    return pa.table(columns)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_nested(column.type):  # Arrow has no such cast, or a wrong one.
+        return pa.chunked_array([pa.array(column.to_pylist(), kind)])
+    return column.cast(kind)

@@ -1,0 +1,121 @@
+"""Finds the settings of a run's source that also apply to other files with rows of the run.
+
+settings = run_source.find_csv(experiment.data.source)       # for CSV files
+settings = run_source.find_arrow(experiment.data.source)     # for Parquet files and spreadsheets
+cells = run_source.find_cells(experiment.data.source)        # for DataFrames
+
+A text means the same in files of all formats: the lists, missing values and forms of numbers that a
+`csv.Csv` of the run describes have the same form in a spreadsheet, and the settings
+`arrow.Arrow.cells` of the run also apply to CSV files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from mtl import checks
+from mtl.data import arrow, csv, frames
+
+_Source = TypeVar("_Source")
+_CELL_SETTINGS = (
+    "missing",
+    "missing_in",
+    "number_forms",
+    "list_delimiter",
+    "item_delimiter",
+    "weight_delimiter",
+)
+
+
+def list_inner(source: Any) -> list[Any]:
+    """Return the innermost of nested sources, which describe files: several for a `Mixture`."""
+    parts = getattr(source, "sources", None)
+    if isinstance(parts, Mapping):
+        return [inner for part in parts.values() for inner in list_inner(part)]
+    inner = getattr(source, "source", None)
+    return [source] if inner is None else list_inner(inner)
+
+
+def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
+    """Return the source of a class among the innermost sources of a run.
+
+    Args:
+      source: the source of a run.
+      kind: the class, such as `csv.Csv`.
+
+    Returns:
+      The source, whose `files` belong to the training; None if no source has this class.
+
+    Raises:
+      UserError: a `Mixture` has several sources of the class, whose settings differ.
+    """
+    sources = [inner for inner in list_inner(source) if isinstance(inner, kind)]
+    return _choose(sources, _drop_files)
+
+
+def find_csv(source: Any) -> csv.Csv:
+    """Return the settings for a CSV file: the run's `csv.Csv`, or else the settings of its cells.
+
+    Args:
+      source: the source of a run, or None.
+
+    Raises:
+      UserError: a `Mixture` has sources with different settings.
+    """
+    return find_settings(source, csv.Csv) or find_cells(source)
+
+
+def find_arrow(source: Any) -> arrow.Arrow:
+    """Return the settings for a table or a spreadsheet: the run's `Arrow`, or its cells alone.
+
+    Args:
+      source: the source of a run, or None.
+
+    Raises:
+      UserError: a `Mixture` has sources with different settings.
+    """
+    settings = find_settings(source, arrow.Arrow)
+    return settings or arrow.Arrow(files={"input": ""}, cells=find_cells(source))
+
+
+def find_cells(source: Any) -> csv.Csv:
+    """Return the settings by which a run reads texts, such as the marks of missing values.
+
+    Args:
+      source: the source of a run, or None.
+
+    Raises:
+      UserError: a `Mixture` has sources with different settings.
+    """
+    cells = [
+        inner if isinstance(inner, csv.Csv) else inner.cells
+        for inner in list_inner(source)
+        if isinstance(inner, (csv.Csv, arrow.Arrow, frames.Frames))
+    ]
+    return _choose(cells, _take_cell_settings) or frames.PLAIN_CSV
+
+
+def _choose(sources: list[_Source], describe: Callable[[Any], Any]) -> _Source | None:
+    """Return the first source, if the descriptions of all sources are equal."""
+    descriptions = [describe(source) for source in sources]
+    for other in descriptions[1:]:
+        differing = [name for name in other if other[name] != descriptions[0].get(name)]
+        if differing:
+            name = differing[0]
+            raise checks.UserError(
+                f"The sources of the run differ in {type(sources[0]).__name__}.{name}, "
+                f"{descriptions[0].get(name)!r} and {other[name]!r}, so it is not clear how to "
+                "read further rows. Write the rows as JSON lines or tf.Examples."
+            )
+    return sources[0] if sources else None
+
+
+def _drop_files(source: Any) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(source)]
+    return {name: getattr(source, name) for name in names if name not in ("files", "data_dir")}
+
+
+def _take_cell_settings(cells: csv.Csv) -> dict[str, Any]:
+    return {name: getattr(cells, name) for name in _CELL_SETTINGS}

@@ -1,0 +1,111 @@
+"""A text means the same in further files of every format, whatever source the run reads."""
+
+import dataclasses
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from mtl import checks, spec
+from mtl.data import arrow, csv, examples, frames, mixture, pipeline, subset
+from mtl.tools import scoring
+from mtl.tools.scoring import run_source
+
+SPEC = spec.Spec(
+    features={"price": "float32", "job": "string", "tags": ("string", (None,))},
+    labels={"rich": "int64"},
+    defaults={"job": "none"},
+)
+COLUMNS = {
+    "price": ["$1.50", "$1,200", "$3"],
+    "job": ["cook", "?", " smith "],
+    "tags": ["x^y", "", "z"],
+    "rich": ["1", "0", "1"],
+}
+CELLS = {"list_delimiter": "^", "missing": ("", "?"), "number_forms": {"price": "$1,234.5"}}
+CSV = csv.Csv(files={"train": "a.csv"}, delimiter=";", **CELLS)
+OF_CELLS = csv.Csv(files={"none": ""}, delimiter=";", **CELLS)
+SOURCES = {
+    "csv": CSV,
+    "part of csv": subset.Subset(source=CSV, share=0.5),
+    "arrow": arrow.Arrow(files={"train": "a.parquet"}, cells=OF_CELLS),
+    "frames": frames.Frames(splits={"train": COLUMNS}, cells=OF_CELLS),
+    "mixture": mixture.Mixture(
+        sources={"a": CSV, "b": dataclasses.replace(CSV, files={"train": "b.csv"})}
+    ),
+    "mixture of formats": mixture.Mixture(
+        sources={"a": CSV, "b": arrow.Arrow(files={"train": "b.parquet"}, cells=OF_CELLS)}
+    ),
+}
+EXPECTED = {
+    "price": [1.5, 1200.0, 3.0],
+    "job": [b"cook", b"none", b"smith"],
+    "tags": [[b"x", b"y"], [], [b"z"]],
+}
+
+
+def _write_csv(path):
+    rows = zip(*COLUMNS.values(), strict=True)
+    path.write_text("\n".join(map(";".join, [list(COLUMNS), *rows])) + "\n")
+
+
+WRITERS = {
+    "in.csv": _write_csv,
+    "in.parquet": lambda path: parquet.write_table(pa.table(COLUMNS), path),
+    "in.feather": lambda path: feather.write_feather(pa.table(COLUMNS), str(path)),
+}
+
+
+def _parse(serialized):
+    values = SPEC.parse(serialized, with_labels=False)
+    return {
+        name: value.to_list() if SPEC.fields[name].is_ragged else value.numpy().tolist()
+        for name, value in values.items()
+    }
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("run", SOURCES)
+def test_rows_to_predict_are_read_as_the_run_reads_texts(run, name, tmp_path):
+    WRITERS[name](tmp_path / name)
+    reader = scoring.Reader(spec=SPEC, settings=SOURCES[run])
+    (chunk,) = reader.chunks([str(tmp_path / name)])
+    assert _parse(list(reader.parse(chunk).examples)) == EXPECTED
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("run", SOURCES)
+def test_rows_to_evaluate_are_read_as_the_run_reads_texts(run, name, tmp_path):
+    WRITERS[name](tmp_path / name)
+    data = pipeline.Pipeline(source=SOURCES[run], spec=SPEC, batch_size=4)
+    opened, split = scoring.open_files(data, [str(tmp_path / name)])
+    (values,) = opened.one_pass(split, with_labels=False).as_numpy_iterator()
+    assert [round(float(price), 3) for price in values["price"]] == EXPECTED["price"]
+    assert list(values["job"]) == EXPECTED["job"]
+    assert list(map(list, values["tags"])) == EXPECTED["tags"]
+
+
+@pytest.mark.parametrize("run", SOURCES)
+def test_rows_of_a_data_frame_are_read_as_the_run_reads_texts(run):
+    cells = run_source.find_cells(SOURCES[run])
+    table = frames.Table(pd.DataFrame(COLUMNS), SPEC.feature_fields, cells=cells)
+    assert _parse(list(examples.serialize_examples(table.read(0, 3)))) == EXPECTED
+
+
+def test_sources_that_read_texts_differently_are_refused():
+    other = dataclasses.replace(CSV, missing=("",))
+    mixed = mixture.Mixture(sources={"a": CSV, "b": other})
+    with pytest.raises(checks.UserError, match=r"differ in Csv.missing, \('', '\?'\) and \('',\)"):
+        run_source.find_csv(mixed)
+    table = arrow.Arrow(files={"train": "a.parquet"}, cells=other)
+    with pytest.raises(checks.UserError, match="differ in Csv.missing"):
+        run_source.find_cells(mixture.Mixture(sources={"a": CSV, "b": table}))
+
+
+def test_without_a_run_texts_are_plain():
+    assert run_source.find_csv(None) == frames.PLAIN_CSV
+    assert run_source.find_arrow(None).cells == frames.PLAIN_CSV
+    assert run_source.find_settings(None, csv.Csv) is None

@@ -1,0 +1,40 @@
+"""The source of a warm start: which of the saved models in a folder is taken."""
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.transfer import source
+
+tf1 = tf.compat.v1
+
+
+def _save(path, value):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        tf1.get_variable("weights", initializer=np.float32(value))
+        session.run(tf1.global_variables_initializer())
+        tf1.train.Saver().save(session, str(path))  # Writes the file `checkpoint`, too.
+
+
+def _export(folder, value):
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").touch()
+    _save(folder / "variables" / "variables", value)
+
+
+def _read(folder):
+    return source.open_source("WarmStart.source", str(folder)).read_value("weights")
+
+
+def test_the_checkpoint_of_a_run_comes_before_exports_in_its_folder(tmp_path):
+    _export(tmp_path / "5", 5.0)
+    assert _read(tmp_path) == 5.0
+    _save(tmp_path / "model.ckpt-1", 1.0)
+    assert _read(tmp_path) == 1.0
+    assert _read(tmp_path / "5") == 5.0
+
+
+def test_the_newest_export_of_a_folder_is_taken(tmp_path):
+    for number in (9, 10):
+        _export(tmp_path / str(number), number)
+    assert _read(tmp_path) == 10.0

@@ -99,8 +99,8 @@ def fit(  # noqa: PLR0913  Callers name them.
       A model of the best checkpoint, or of the latest checkpoint if none was evaluated.
 
     Raises:
-      UserError: the data or an argument is wrong. After an error before the training, `fit` removes
-        its files from `model_dir`.
+      UserError: the data or an argument is wrong. After an error before the first checkpoint,
+        `fit` removes its files from `model_dir`.
       KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved,
         and `mtl.load` returns their model.
     """
@@ -112,7 +112,7 @@ def fit(  # noqa: PLR0913  Callers name them.
     with _removed_at_a_mistake(folder):
         plan = _plan_run(data, test, folder, tasks, held_out, time_forms, uses)
         experiment = _load_experiment(_write_draft(plan, folder, tasks), settings)
-    last = from_python.train(experiment, folder, verbose)
+        last = from_python.train(experiment, folder, verbose)
     return _open_best(experiment, folder, plan, last.steps_trained)
 
 
@@ -256,11 +256,16 @@ def rename_flags(text: str) -> str:
 
 @contextlib.contextmanager
 def _removed_at_a_mistake(folder: str) -> Iterator[None]:
-    """Remove the files of `fit`, and the folder if `fit` created it, after any error."""
+    """Remove the files of `fit`, and the folder if `fit` created it, after any error.
+
+    A run that has saved a checkpoint stays, because it can continue.
+    """
     is_old = os.path.isdir(folder)
     try:
         yield
     except BaseException:
+        if os.path.exists(os.path.join(folder, "checkpoint")):
+            raise
         shutil.rmtree(os.path.join(folder, "data"), ignore_errors=True)
         with contextlib.suppress(OSError):
             os.remove(os.path.join(folder, _DRAFT))
@@ -293,6 +298,13 @@ def _read_table(where: str, data: Any) -> pa.Table:
         checks.fail(where, "be a table whose columns have one type each", type(data), problem)
     rule = "be a DataFrame, an Arrow table, a dict of columns, a list of dicts or a path"
     checks.require(table is not None, where, rule, type(data))
+    for field in table.schema:
+        is_dictionary = pa.types.is_dictionary(field.type)
+        kind = field.type.value_type if is_dictionary else field.type
+        is_plain = not isinstance(kind, pa.BaseExtensionType)
+        fix = f"Turn them into texts: data[{field.name!r}].astype(str)."
+        rule = "hold numbers, texts, times or lists"
+        checks.require(is_plain, f"{where}: column {field.name!r}", rule, str(kind), fix)
     return table
 
 

@@ -164,11 +164,29 @@ _ROWS = _draw_rows(30)
         (pd.DataFrame({"a": [1, "x"]}), {"tasks": ["a"]}, "column a with type object"),
         ("none.csv", {"tasks": ["a"]}, "data must name existing files, got '.*none.csv'"),
         (_ROWS, {"tasks": ["clicked"], "settings": ["Run.train_step = 1"]}, "Did you mean 'train"),
+        (
+            _ROWS.assign(bin=pd.cut(_ROWS["age"], 3)),
+            {"tasks": ["clicked"]},
+            r"column 'bin' must hold numbers.*pandas.interval.*data\['bin'\].astype\(str\)",
+        ),
+        (
+            _ROWS.assign(month=pd.period_range("2024-01", periods=30, freq="M")),
+            {"tasks": ["clicked"]},
+            "column 'month' must hold numbers, .*pandas.period",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(data, arguments, message, tmp_path):
     with pytest.raises(checks.UserError, match=message):
         fitting.fit(data, model_dir=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.medium
+def test_a_mistake_that_training_finds_leaves_nothing(tmp_path):
+    settings = ["Pipeline.batch_size = 1000000000"]
+    with pytest.raises(checks.UserError, match="batch_size"):
+        fitting.fit(_ROWS, ["clicked"], tmp_path / "run", settings=settings)
     assert not (tmp_path / "run").exists()
 
 

@@ -92,6 +92,8 @@ def _read_kind(kind: pa.DataType) -> str | None:
     if types.is_list(kind) or types.is_large_list(kind):
         return next((name for name, fits in _LISTED.items() if fits(kind.value_type)), None)
     unreadable = types.is_nested, types.is_duration, types.is_binary, types.is_large_binary
+    if isinstance(kind, pa.BaseExtensionType):
+        return None
     return None if any(is_kind(kind) for is_kind in unreadable) else ""
 
 

@@ -143,6 +143,10 @@ class HttpServer:
             except Exception as error:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
+                if request.content.exception() is not None:
+                    # The rest of the body cannot be read, and aiohttp would log a traceback.
+                    request.content.feed_eof()
+                    response.force_close()
             await self._send_response(request, response)
             outcome.code = code
             return response
@@ -198,6 +202,10 @@ class HttpServer:
         except asyncio.TimeoutError as error:
             problem = f"the body did not come within {secs:g} seconds"
             raise failures.RequestError(_SLOW_BODY, problem) from error
+        except web.RequestPayloadError as error:
+            encoding = request.headers.get("Content-Encoding", "none")
+            problem = f"the body cannot be read with the Content-Encoding {encoding!r}"
+            raise failures.RequestError(failures.INVALID, problem) from error
 
     def _find_version(self, request: web.Request) -> int | None:
         """Return the version in the path of a request; None if the path names no version."""

@@ -35,7 +35,8 @@ def is_by_row(document: Mapping[str, Any]) -> bool:
     """
     if (ROWS in document) == (COLUMNS in document):
         rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
-        near = next(filter(None, (checks.nearest(key, _KEYS) for key in document)), "")
+        unknown = [key for key in document if key not in _KEYS]
+        near = next(filter(None, (checks.nearest(key, (ROWS, COLUMNS)) for key in unknown)), "")
         checks.fail("the request", rule, list(document), near)
     return ROWS in document
 

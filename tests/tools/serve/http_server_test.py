@@ -49,7 +49,7 @@ def gate(monkeypatch):
     is_open.set()
 
 
-def test_bodies_and_rows_are_bounded(base, body, rows):
+def test_bodies_and_rows_are_bounded(base, body, rows, caplog):
     with serving(base, max_body_bytes=5000, max_rows=3) as served:
         assert served.ask(PATH, body).status == 200
         reply = served.ask(PATH, b"x" * 5001)
@@ -64,6 +64,10 @@ def test_bodies_and_rows_are_bounded(base, body, rows):
         )
         small = gzip.compress(json.dumps(body).encode())
         assert served.ask(PATH, small, Content_Encoding="gzip").status == 200
+        reply = served.ask(PATH, json.dumps(body).encode(), Content_Encoding="gzip")
+        assert reply.status == 400 and "the Content-Encoding 'gzip'" in reply.error
+        assert served.ask(PATH, body).status == 200
+        assert not [record for record in caplog.records if record.exc_info]
         columns = {name: as_json(value[:4]) for name, value in rows["raw/price"].items()}
         reply = served.predict(signature_name="raw/price", inputs=columns)
         assert reply.status == 400 and "a request must have at most 3 rows, got 4" in reply.error

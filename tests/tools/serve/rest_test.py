@@ -211,7 +211,7 @@ def test_wrong_values_are_named(changes, says, served, rows):
         ('{"instances": [1]}'.encode("utf-16"), "the request must be UTF-8"),
         (b"{}", "the request must have one of the keys 'instances' and 'inputs', got []"),
         (b'{"instance": [1]}', "Did you mean 'instances'?"),
-        (b'{"instances": [1], "inputs": [1]}', "one of the keys"),
+        (b'{"instances": [1], "inputs": [1]}', "got ['instances', 'inputs']."),
         (b'{"instances": []}', "'instances' must be a list of at least one row"),
         (b'{"instances": {"x": 1}}', "'instances' must be a list of at least one row"),
         (b'{"signature_name": 3, "instances": [1]}', "'signature_name' must be a text"),

@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -110,6 +111,22 @@ class Run:
         }
         broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
         return {**finite, **broken}
+
+    def describe_change(self, rows: int) -> str:
+        """Return a warning if the best value was measured on another number of rows, else "".
+
+        Args:
+          rows: the number of rows that the evaluation split has now.
+        """
+        measured = re.match(r"\d+", str(self.best.get("measured_on", {}).get("rows", "")))
+        if measured is None or int(measured[0]) == rows:
+            return ""
+        split = self.experiment.data.eval_split
+        return (
+            f"Split {split!r} has {rows:,} rows now, but the metrics were measured on "
+            f"{int(measured[0]):,} rows: pictures and counts show other rows than the metrics. "
+            "launch.evaluate prints the metrics of the new rows."
+        )
 
     @functools.cached_property
     def checkpoint(self) -> str | None:

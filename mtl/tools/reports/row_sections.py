@@ -187,6 +187,8 @@ def tell_evaluation(
         made_by = os.path.basename(run.checkpoint or "")
         line = f"Pictures and slices show rows of split {split!r} ({sample}), by {made_by}."
         parts.append(blocks.Text(line, "note"))
+        change = run.describe_change(seen.total)
+        parts += [blocks.Text(change, "warning")] if change else []
     tasks = choose_tasks(run, verdicts)
     parts += say_chosen(run, tasks)
     for head in run.experiment.model.heads:

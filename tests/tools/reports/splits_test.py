@@ -92,3 +92,19 @@ def test_what_keeps_all_rows_from_being_read_is_one_problem(monkeypatch):
     assert looked.problems == ["the file is gone."]
     lines = size_sections.tell_problems(runs.make(), looked.problems)
     assert [line.text for line in lines].count("the file is gone.") == 1
+
+
+def test_other_rows_than_those_of_the_metrics_are_a_problem():
+    """The errors of an advantage come from the rows of today, so that they are left out, too."""
+    metrics = {"sign/accuracy": 0.71, "sign/accuracy_baseline": 0.58, "sign/auc": 0.75}
+    seen = runs.seen_rows(["sign"], 300)
+    warnings, deviations = {}, {}
+    for rows in (300, 399):
+        run = runs.make(metrics=metrics, measured_on={"rows": f"{rows} rows, 0c5f3a9d1be27744"})
+        verdicts = report._judge(run, seen)
+        deviations[rows] = [verdict.deviations for verdict in verdicts]
+        parts = row_sections.tell_evaluation(run, verdicts, seen)
+        warnings[rows] = [getattr(part, "text", "") for part in parts]
+        warnings[rows] = [text for text in warnings[rows] if "has 300 rows now" in text]
+    assert deviations[399] == [None] and deviations[300] != [None]
+    assert not warnings[300] and "measured on 399 rows" in warnings[399][0]

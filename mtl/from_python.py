@@ -412,5 +412,7 @@ class _Lines(logging.Handler):
     """Writes log lines to standard error, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        prefix = "Warning: " * (record.levelno >= logging.WARNING)
-        tqdm.tqdm.write(checks.mask(prefix + self.format(record)), file=sys.stderr)
+        text = self.format(record)
+        if record.levelno >= logging.WARNING and not text.startswith("Warning: "):
+            text = f"Warning: {text}"
+        tqdm.tqdm.write(checks.mask(text), file=sys.stderr)

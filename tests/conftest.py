@@ -67,6 +67,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     op_stacks.turn_on(item.get_closest_marker("keeps_op_stacks") is not None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        quick_graphs.forget_gradients()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     start = time.process_time()

@@ -373,11 +373,12 @@ def test_lines_come_where_somebody_looks(shown, monkeypatch):
     with from_python._quiet(verbose=False):
         log.info("two")
         log.warning("three")
-    log.info("four")
-    assert shown() == "one\nWarning: three\n"
+        log.warning("Warning: four")
+    log.info("five")
+    assert shown() == "one\nWarning: three\nWarning: four\n"
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: True)
     with from_python._quiet(verbose=True):
-        log.info("five")
+        log.info("six")
     assert shown() == ""
 
 

@@ -53,6 +53,16 @@ def spare_collector() -> None:
     gc.set_threshold(50_000, 10, 10)
 
 
+def forget_gradients() -> None:
+    """Forget the gradients that `tf.custom_gradient` has made for graphs so far.
+
+    TensorFlow keeps them until the process ends, and each of them holds its whole graph.
+    """
+    registry = ops.gradient_registry._registry
+    for name in [name for name in registry if name.startswith("CustomGradient-")]:
+        del registry[name]
+
+
 def leave_out() -> None:
     """Skip this work in all graphs that this process and its forks build from now on."""
     nothing = _Nothing()

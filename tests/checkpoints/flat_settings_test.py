@@ -21,6 +21,14 @@ def test_every_setting_has_its_place_its_value_and_its_default():
     assert found["model.network"].value == "SharedBottom()"
 
 
+def test_only_long_texts_are_cut():
+    assert flat_settings.cut("x" * 40, most=40) == "x" * 40
+    text = "".join(map(str, range(40)))
+    cut = flat_settings.cut(text, most=40)
+    first, last = cut.split(" ... ")
+    assert len(cut) == 40 and text.startswith(first) and text.endswith(last) and last
+
+
 def test_only_what_differs_is_compared():
     one, other = tiny.make(), tiny.make(seed=2)
     assert flat_settings.compare({"a": one, "b": other}) == {"run.seed": {"a": "1", "b": "2"}}

@@ -106,6 +106,16 @@ def test_each_part_ends_with_items_and_their_features_and_no_label(parts, tmp_pa
     np.testing.assert_array_equal(later[1]["found/drawn"], again[1]["found/drawn"])
 
 
+def test_drawn_rows_lack_labels_of_any_shape():
+    for value, missing in (
+        (tf.zeros([3, 2, 4]), np.full([5, 2, 4], np.nan)),
+        (tf.zeros([3], tf.int64), np.full([5], spec.MISSING["int64"])),
+        (tf.constant(["a"]), np.full([5], b"")),
+    ):
+        found = drawn_items._missing_rows(value, 5)
+        np.testing.assert_array_equal(found.numpy(), missing)
+
+
 def test_mistakes(tmp_path):
     with pytest.raises(checks.UserError, match=r"DrawnItems.power must be in \[0, 1\], got 1.5"):
         drawn(power=1.5)

@@ -45,6 +45,13 @@ def test_an_epoch_has_every_row_once_but_those_that_lanes_leave(window, batch_si
     assert sum(SIZES) - used < plan.num_lanes
 
 
+def test_lanes_of_a_window_are_mixed_differently():
+    plan = _plan(sizes=[15] * 8, window=60, batch_size=2)
+    assert plan.num_lanes == 2
+    mixed = [tuple(plan.mix(epoch, 0, lane)) for epoch in range(2) for lane in range(2)]
+    assert len(set(mixed)) == 4 and len({tuple(sorted(rows)) for rows in mixed}) == 1
+
+
 def test_epochs_differ_and_leave_other_rows():
     plan = _plan(window=44, batch_size=4)
     assert plan.num_lanes == 2  # The largest of which a window holds two blocks.

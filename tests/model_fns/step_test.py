@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from mtl import compat, model_fns, types
 from mtl.balancing import methods, surgery, weighting
-from mtl.optimization import clipping, optimizers, schedules, update
+from mtl.optimization import clipping, optimizers, regularization, schedules, update
 from mtl.variables import average_saver, averaging
 from tests import tiny
 from tests.model_fns import twin
@@ -125,6 +125,18 @@ def test_step_tells_what_to_watch():
     assert {"loss", "a/loss", "weight/b", "learning_rate", "gradient_norm"} <= monitors.keys()
     assert monitors["weight/b"] == 0.5
     assert loss == monitors["loss"] == 2 * monitors["a/loss"] + 0.5 * monitors["b/loss"]
+
+
+def test_penalties_of_layers_and_of_the_update_are_watched_together():
+    with _losses() as (losses, *_):
+        shared, _ = tf1.trainable_variables()
+        tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, 10.0 * tf.square(shared[0]))
+        l2 = regularization.Regularization(l2={"^shared": 0.5})
+        step = model_fns.build_step(losses, update=update.Update(regularization=l2))
+        alone = model_fns.build_step(losses, update=update.Update())
+        both, one, value = _run([step.monitors, alone.monitors, shared])
+    assert one["regularization"] == pytest.approx(10 * value[0] ** 2)
+    assert both["regularization"] == pytest.approx((10 + 0.5 / 2) * value[0] ** 2)
 
 
 @pytest.mark.parametrize("policy", ["skip", "zero"])

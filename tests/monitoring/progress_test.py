@@ -123,6 +123,13 @@ def test_the_bar_fits_the_terminal_and_cuts_no_number(columns, tasks, monkeypatc
         assert state.count("income") + state.count("age") >= tasks
 
 
+def test_tasks_without_room_are_counted():
+    fields = {"loss": 6.0, "losses": {"a": 1.0, "b": 2.0, "c": 3.0}}
+    tell = [progress.Progress._tell(None, fields, number) for number in (0, 1, 2, 3)]
+    of_tasks = ["", ", a 1, 2 more", ", a 1, b 2, 1 more", ", a 1, b 2, c 3"]
+    assert tell == [f"loss 6{text}" for text in of_tasks]
+
+
 @pytest.mark.medium
 def test_a_line_stands_above_the_bar(monkeypatch):
     """As that of an evaluation does, which comes while the bar is shown."""

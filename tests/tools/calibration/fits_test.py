@@ -85,6 +85,18 @@ def test_the_unit_of_the_weights_changes_nothing():
     np.testing.assert_allclose(found[0].bias, found[1].bias, rtol=1e-9)
 
 
+@pytest.mark.parametrize("classes", [1, 5, 6, 8])
+def test_lines_of_many_classes_are_counted(classes):
+    rows = draw()
+    logits, targets, weights = (np.stack([part] * classes, axis=1) for part in rows[:3])
+    scored = type(rows)(logits, targets, weights)
+    head = heads.MultiLabel(name="y", classes=classes)
+    part = calibration.Platt(source="x", tasks=["y"], split="held")
+    text = part.calibrate(head, scored).description
+    assert text.count(" z ") == min(classes, 5)
+    assert text.endswith(f" and {classes - 5} more") == (classes > 5)
+
+
 def test_a_head_that_ranks_backwards_has_no_line():
     rows = draw(slope=-2.5)
     head, old = heads.Binary(name="y"), refit.Classifier(np.ones([1, 1]), np.zeros(1))

@@ -1,5 +1,7 @@
 """Lines for a terminal fit its width, are escaped, and count the parts that were cut."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -31,6 +33,19 @@ def test_a_table_of_few_columns_is_whole():
     assert "\x1b" not in text and r"'b\n\x1b[31m'" in text and "more" not in text
     header = next(line for line in lines if "median" in line)
     assert "gaps" not in header and "zeros" not in header  # Columns of nothing are left out.
+
+
+def test_labels_of_two_splits_stand_side_by_side():
+    before, after = (
+        facts.Dataset(name=name, rows=10, columns={}, tasks={"kind": task})
+        for name, task in (
+            ("a.csv", facts.Task(rows=10, labelled=8, counts={"cat": 6, "dog": 2})),
+            ("b.csv", facts.Task(rows=10, labelled=10, counts={"cat": 5, "dog": 5})),
+        )
+    )
+    (line,) = (line for line in tell._compare_tasks(before, after) if "kind" in line)
+    shown = ["kind", "20.0%", "0.0%", "cat 75.00%, dog 25.00%", "cat 50.00%, dog 50.00%"]
+    assert re.split("  +", line.strip()) == shown
 
 
 def test_many_columns_are_cut_and_counted():

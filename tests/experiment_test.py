@@ -94,9 +94,19 @@ def _predict(model_dir, split="test", checkpoint="latest", **settings):
 @pytest.mark.parametrize(
     "steps_per_call", [pytest.param(7, id="7"), pytest.param(100, id="100", marks=pytest.mark.slow)]
 )
-def test_what_a_run_leaves_does_not_depend_on_steps_per_call(trained, tmp_path, steps_per_call):
+def test_what_a_run_leaves_does_not_depend_on_steps_per_call(
+    trained, tmp_path, steps_per_call, monkeypatch
+):
     single, returned = trained
+    build_loop, loops = training_loop.run_repeatedly, []
+
+    def watch(*args, **settings):
+        loops.append(settings["steps_per_call"])
+        return build_loop(*args, **settings)
+
+    monkeypatch.setattr(training_loop, "run_repeatedly", watch)
     again = _train(tmp_path, steps_per_call)
+    assert loops == [steps_per_call] * len(STOPS)
     assert [steps for _, steps in again] == [steps for _, steps in returned]
     for (metrics, _), (expected, _) in zip(again, returned, strict=True):
         assert metrics == pytest.approx(expected, rel=0, abs=0, nan_ok=True)

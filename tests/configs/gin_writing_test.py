@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mtl import checks, experiment, networks, spec, types
+from mtl import checks, experiment, features, networks, spec, types
 from mtl.configs import config, gin_writing
 from mtl.data import csv, pipeline
 from tests import tiny
@@ -52,6 +52,16 @@ def test_parts_of_one_class_have_scopes_and_equal_parts_share_one():
     assert "networks.SharedBottom.trunk = @trunk/networks.MLP()\n" in text
     assert "tower/networks.MLP.layers = [4]\n" in text
     assert "from mtl.balancing import surgery" not in text  # It is at its default.
+
+
+def test_parts_of_one_setting_have_numbered_scopes(tmp_path):
+    made = _make()
+    columns = [features.Numeric(names=[name], prefix=name) for name in ("x", "y", "z")]
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, columns=columns))
+    text = gin_writing.write(made)
+    for scope in ("columns", "columns_2", "columns_3"):
+        assert f"@{scope}/features.Numeric()" in text
+    assert _read_again(text, tmp_path / "config.gin") == made
 
 
 def test_only_what_is_not_at_its_default_is_written():

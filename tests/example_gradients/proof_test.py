@@ -316,6 +316,7 @@ SIZES = {
 }
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("network", FAST, ids=lambda network: network.__name__)
 def test_one_pass_where_the_layout_is_proved(network):
     assert_measured(network, is_proved=True, sizes=SIZES.get(network, (ALIKE,)))

@@ -235,6 +235,15 @@ def test_a_class_whose_mean_is_zero_gets_no_nan():
     np.testing.assert_allclose(result.kernel, [[0, 0.6], [0, 0.8]])
 
 
+def test_the_bias_of_a_class_loses_tau_times_the_log_of_its_share():
+    old = refit.Classifier(np.eye(3), np.array([0.5, 0.0, -1.0]))
+    made = refit.LogitAdjusted(task="y", source="x", taus=[2.0], split="validation")
+    found = made.at(2.0, old, [6, 3, 1])
+    expected = [0.5 - 2 * np.log(0.6), -2 * np.log(0.3), -1 - 2 * np.log(0.1)]
+    np.testing.assert_allclose(found.bias, expected)
+    np.testing.assert_array_equal(found.kernel, old.kernel)
+
+
 def test_a_class_without_weights_keeps_them():
     old = refit.Classifier(np.array([[0.0, 3.0], [0.0, 4.0]]), np.ones(2))
     made = refit.TauNormalized(task="y", source="x", taus=[1.0]).at(1.0, old, None)

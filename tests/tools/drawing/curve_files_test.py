@@ -34,6 +34,18 @@ def test_a_picture_shows_every_curve_with_names_of_its_axes(tmp_path):
     assert {"weight of rows", "true", "predicted", "cat", "dog"} < told
 
 
+def test_sure_predictions_are_in_the_outer_bins():
+    """A probability of 0 or 1 has an infinite logit."""
+    counted = curves.Counted(["cat"], None)
+    said = {"targets": np.array([1.0, 0.0, 1.0]), "weights": np.array([1.0, 2.0, 4.0])}
+    counted.add({**said, "probability": np.array([1.0, 0.0, 0.5], np.float32)})
+    bars = counted.count_predictions(0)
+    assert (bars[-1].positives, bars[0].negatives) == (1, 2)
+    assert counted.by_logit.sum() == 7
+    np.testing.assert_array_equal(counted.by_logit[1, 0, -1], 1)
+    np.testing.assert_array_equal(counted.by_logit[0, 0, 0], 2)
+
+
 def test_curves_without_a_point_are_left_out(tmp_path):
     curve_files.write_curves(str(tmp_path), {"kind": _count(1)}, {"kind": ["cat", "dog"]})
     text = (tmp_path / "kind.svg").read_text()

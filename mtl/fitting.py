@@ -297,7 +297,8 @@ def _read_table(where: str, data: Any) -> pa.Table:
         problem = " ".join(str(error).split())
         checks.fail(where, "be a table whose columns have one type each", type(data), problem)
     rule = "be a DataFrame, an Arrow table, a dict of columns, a list of dicts or a path"
-    checks.require(table is not None, where, rule, type(data))
+    if table is None:
+        checks.fail(where, rule, type(data))
     for field in table.schema:
         is_dictionary = pa.types.is_dictionary(field.type)
         kind = field.type.value_type if is_dictionary else field.type

@@ -94,6 +94,8 @@ TABLE: Mapping[str, Place] = {
     "Npy.folders": _DATA,
     "Npy.rename": Place("the folders of fields"),
     "Platt.source": _CHECKPOINT,
+    "StoredRows.data_dir": _FOLDER,
+    "StoredRows.files": _DATA,
     "SvmLight.data_dir": _FOLDER,
     "SvmLight.files": _DATA,
     "TauNormalized.source": _CHECKPOINT,

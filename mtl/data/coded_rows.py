@@ -294,8 +294,8 @@ class CodedRows(in_memory.InMemory):
         return self._coding.choose(self._take(batch), spec, with_labels)
 
     def _read(self, split: str) -> memory_rows.Rows:
-        setting = ("Pipeline.cache", True)
-        values = in_memory.read_split(self._source, split, self._spec, setting)
+        kept = (in_memory.KEPT, split)
+        values = in_memory.read_split(self._source, split, self._spec, kept)
         with contextlib.closing(self._coding.open_lookups()) as look_up:
             return memory_rows.Rows(self._layout, self._coding.code(values, look_up))
 

@@ -24,7 +24,15 @@ import numpy as np
 
 from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import chosen_rows, csv, examples, number_arrays, tfrecord, weighted_lists
+from mtl.data import (
+    chosen_rows,
+    csv,
+    examples,
+    number_arrays,
+    stored_rows,
+    tfrecord,
+    weighted_lists,
+)
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
@@ -264,7 +272,9 @@ def _store(source: types.Source, spec: spec_lib.Spec, folder: str, cuts: _Cuts) 
         folder = storage.make_absolute(folder)
         tf.io.gfile.makedirs(folder)
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
-        return tfrecord.TfRecord(files=names, data_dir=folder)
+        if source.cells == PLAIN_CSV:
+            return tfrecord.TfRecord(files=names, data_dir=folder)
+        return stored_rows.StoredRows(files=names, data_dir=folder, cells=source.cells)
     change_sources = getattr(source, "change_sources", None)
     if change_sources is not None:  # Inner sources have only some of the fields.
         return change_sources(spec, lambda part, fields: _store(part, fields, folder, cuts))

@@ -23,6 +23,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
+KEPT = "the rows that Pipeline.cache keeps"  # For errors, also if the default keeps the rows.
 _MOST_BYTES = 1 << 29
 # At most this number of rows, or about this number of bytes, is decoded at once.
 _ROWS, _BYTES = 4096, 2**25
@@ -102,7 +103,7 @@ class InMemory(types.Source):
             return self._rows_by_split[split]
 
     def _read(self, split: str) -> memory_rows.Rows:
-        values = read_split(self._source, split, self._spec, ("Pipeline.cache", True))
+        values = read_split(self._source, split, self._spec, (KEPT, split))
         return memory_rows.Rows(self._layout, values)
 
 

@@ -73,6 +73,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Csv": lambda: {"files": {"train": "x.csv"}},
     "TfRecord": lambda: {"files": {"train": "x.tfrecord"}},
     "ExampleLists": lambda: {"files": {"train": "x.tfrecord"}},
+    "StoredRows": lambda: {"files": {"train": "x.tfrecord"}, "cells": csv.Csv(files={"none": ""})},
     "JsonLines": lambda: {"files": {"train": "x.jsonl"}},
     "SvmLight": lambda: {"files": {"train": "x.svm"}},
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},

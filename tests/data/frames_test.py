@@ -6,7 +6,18 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import arrow, csv, field_splits, frames, pipeline, source, splits, subset
+from mtl.data import (
+    arrow,
+    csv,
+    field_splits,
+    frames,
+    pipeline,
+    source,
+    splits,
+    stored_rows,
+    subset,
+    tfrecord,
+)
 
 SPEC = spec.Spec(
     features={
@@ -226,6 +237,16 @@ def test_columns_with_a_number_as_name_have_its_text():
     fields = spec.Spec(features={"0": "int64", "1": "int64"}, labels={}).fields
     found = frames.Table(pd.DataFrame([[1, 2], [3, 4]]), fields).read(0, 2)
     assert {name: list(values) for name, values in found.items()} == {"0": [1, 3], "1": [2, 4]}
+
+
+def test_settings_for_texts_are_kept_with_stored_rows(tmp_path):
+    cells = csv.Csv(files={"none": ""}, list_delimiter="^")
+    rows = {"tags": ["x^y", "z"]}
+    fields = spec.Spec(features={"tags": ("string", (None,))}, labels={})
+    stored = frames.store(frames.Frames(splits={"train": rows}, cells=cells), fields, str(tmp_path))
+    assert isinstance(stored, stored_rows.StoredRows) and stored.cells == cells
+    plain = frames.store(frames.Frames(splits={"train": rows}), fields, str(tmp_path))
+    assert type(plain) is tfrecord.TfRecord
 
 
 def _pipeline(rows=GOOD):

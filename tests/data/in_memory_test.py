@@ -163,7 +163,7 @@ def test_an_empty_split_is_refused(tmp_path):
 def test_rows_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     data = _number_rows(tmp_path, 5000, shuffle_buffer=1)
     monkeypatch.setattr(memory, "find_limit", lambda: 50_000)
-    says = r"Pipeline.cache must fit into memory, got True. Split 'train' takes at least"
+    says = "that Pipeline.cache keeps must fit into memory, got 'train'. Split 'train' takes"
     with pytest.raises(checks.UserError, match=says):
         data.dataset("train", training=True, seed=0)
 

@@ -1,11 +1,14 @@
 """`launch.affinity` on a run whose measurements are made up, and mistyped arguments."""
 
+import dataclasses
 import shlex
 
 import pytest
 
+from launch import affinity
 from mtl.balancing import surgery
 from mtl.configs import config
+from tests import tiny
 from tests.launch import toy
 from tests.tools.drawing import balancing_picture_test
 
@@ -28,6 +31,17 @@ def directory(tmp_path_factory):
     scalars = {f"affinity/{pair}": value for pair, value in pairs.items()}
     balancing_picture_test._write(directory / "run", [(5, scalars), (10, scalars)])
     return directory
+
+
+@pytest.mark.parametrize("higher", [None, False])
+def test_a_group_without_the_task_of_the_best_metric_has_another(higher):
+    made = tiny.make()
+    best = dataclasses.replace(made.best, metric="size/rmse", higher_is_better=higher)
+    made = dataclasses.replace(made, best=best)
+    params = ['Best.metric = "average_loss"']
+    params += [] if higher is None else ["Best.higher_is_better = None"]
+    assert affinity._list_params(made, [], ["sign", "kind"]) == params
+    assert affinity._list_params(made, [], ["sign", "size"]) == []
 
 
 def test_groups_are_told_and_each_has_a_command_that_trains_it(directory, launch_in, monkeypatch):

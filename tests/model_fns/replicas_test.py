@@ -5,9 +5,11 @@ import pytest
 import tensorflow as tf
 
 from mtl import compat, model_fns
-from mtl.optimization import clipping, optimizers, update
+from mtl.optimization import clipping, optimizers, regularization, update
 from tests import tiny
 from tests.model_fns import twin
+
+tf1 = tf.compat.v1
 
 ROWS = tiny.SPLITS["train"]
 
@@ -50,3 +52,25 @@ def test_two_replicas_step_as_one(tmp_path):
     assert found["one"].keys() == found["two"].keys()
     for name, value in found["one"].items():
         np.testing.assert_allclose(found["two"][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_penalties_of_layers_and_of_the_update_are_watched_together():
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], tf.distribute.ReductionToOneDevice()
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def step():
+        weight = tf1.get_variable("weight", initializer=[3.0])
+        tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, 10.0 * weight[0] ** 2)
+        l2 = regularization.Regularization(l2={"^weight": 0.5})
+        losses = {"a": tf.reduce_sum(weight) ** 2}
+        made = model_fns.build_step(losses, update=update.Update(regularization=l2))
+        return made.monitors["regularization"]
+
+    with tf.Graph().as_default(), strategy.scope():
+        tf1.train.get_or_create_global_step()
+        found = strategy.experimental_local_results(strategy.extended.call_for_each_replica(step))
+        with tf1.Session(config=tf1.ConfigProto(device_count={"CPU": 2})) as session:
+            session.run(tf1.global_variables_initializer())
+            assert session.run(list(found)) == pytest.approx([(10 + 0.5 / 2) * 3.0**2] * 2)

@@ -16,6 +16,15 @@ from tests import tiny
 from tests.checkpoints import leftovers_test
 
 
+@pytest.mark.parametrize("requested", [False, True])
+def test_a_request_to_stop_ends_a_pass_after_a_batch(requested):
+    interruption = mock.Mock(requested=requested)
+    passing = evaluation._Passing(interruption)
+    passing.after_run(None, None)
+    assert interruption.leave.call_count == requested
+    assert passing.describe("model.ckpt-1", "test").endswith("'test': 1 batches")
+
+
 @pytest.mark.parametrize(
     "own, best, doubted",
     [

@@ -148,6 +148,17 @@ def _join(lists: pa.ListArray) -> pa.Array:
     return pc.binary_join(pa.ListArray.from_arrays(texts.offsets, filled), "|")
 
 
+def _cast(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    types, kind = pa.types, column.type
+    if types.is_boolean(kind):
+        return column.cast(pa.int8())
+    if types.is_decimal(kind):
+        return column.cast(pa.float64())
+    if types.is_string(kind) or types.is_large_string(kind):
+        return column.cast(pa.large_binary())  # A later cast to text checks that it is UTF-8.
+    return column
+
+
 def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return trimmed texts; a null becomes ""."""
     types, kind = pa.types, column.type
@@ -158,12 +169,7 @@ def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([texts], pa.string())
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.chunked_array([_join(chunk) for chunk in column.chunks], pa.string())
-    if types.is_boolean(kind):
-        column = column.cast(pa.int8())
-    elif types.is_decimal(kind):
-        column = column.cast(pa.float64())
-    elif types.is_string(kind) or types.is_large_string(kind):
-        column = column.cast(pa.large_binary())  # The cast below checks that texts are UTF-8.
+    column = _cast(column)
     if types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return pc.fill_null(pc.utf8_trim_whitespace(column.cast(pa.large_string())), "").cast(

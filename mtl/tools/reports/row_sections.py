@@ -182,13 +182,7 @@ def tell_evaluation(
         )
     ]
     if seen is not None:
-        sample = _say_read(seen.rows, seen.total)
-        split = run.experiment.data.eval_split
-        made_by = os.path.basename(run.checkpoint or "")
-        line = f"Pictures and slices show rows of split {split!r} ({sample}), by {made_by}."
-        parts.append(blocks.Text(line, "note"))
-        change = run.describe_change(seen.total)
-        parts += [blocks.Text(change, "warning")] if change else []
+        parts += _say_shown(run, seen)
     tasks = choose_tasks(run, verdicts)
     parts += say_chosen(run, tasks)
     for head in run.experiment.model.heads:
@@ -200,6 +194,17 @@ def tell_evaluation(
     common = [name for name in run.metrics if "/" not in name and name not in left_out]
     parts += [blocks.Heading("all tasks"), _tell_metrics(run, common, "")]
     return parts
+
+
+def _say_shown(run: record.Run, seen: held_out.Seen) -> list[blocks.Text]:
+    """Return a line about the rows that pictures show, and a warning if the split has changed."""
+    sample = _say_read(seen.rows, seen.total)
+    split = run.experiment.data.eval_split
+    made_by = os.path.basename(run.checkpoint or "")
+    line = f"Pictures and slices show rows of split {split!r} ({sample}), by {made_by}."
+    change = run.describe_change(seen.total)
+    note = blocks.Text(line, "note")
+    return [note, blocks.Text(change, "warning")] if change else [note]
 
 
 def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) -> list:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from mtl import checks
-from mtl.data import arrow, csv, frames
+from mtl.data import arrow, csv, frames, stored_rows
 
 _Source = TypeVar("_Source")
 _CELL_SETTINGS = (
@@ -92,7 +92,7 @@ def find_cells(source: Any) -> csv.Csv:
     cells = [
         inner if isinstance(inner, csv.Csv) else inner.cells
         for inner in list_inner(source)
-        if isinstance(inner, (csv.Csv, arrow.Arrow, frames.Frames))
+        if isinstance(inner, (csv.Csv, arrow.Arrow, frames.Frames, stored_rows.StoredRows))
     ]
     return _choose(cells, _take_cell_settings) or frames.PLAIN_CSV
 

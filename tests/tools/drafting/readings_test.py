@@ -266,6 +266,14 @@ def test_lists_are_seen_and_read(draft, delimiter):
     assert [row["c"] for row in _scan()] == lists
 
 
+def test_words_and_gaps_among_prices_are_missing(draft):
+    texts = [f"${1 + row / 4:.2f}" for row in range(ROWS)]
+    texts[::5], texts[1::10] = ["none"] * len(texts[::5]), [""] * len(texts[1::10])
+    missing = 100 * sum(not text.startswith("$") for text in texts) / ROWS
+    (line,) = (line for line in draft({"c": texts}).splitlines() if "written as in" in line)
+    assert line.split()[:2] == ["c", f"{missing:.1f}%"]
+
+
 def test_lists_between_other_characters_are_asked_for(draft):
     lists = _draw_lists()
     texts = [" ".join(own) for own in lists]

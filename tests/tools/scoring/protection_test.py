@@ -63,6 +63,14 @@ def test_what_may_be_written(output, says, folder):
         guard.check(str(folder / output))
 
 
+def test_outputs_lie_on_this_machine_unless_they_may_lie_anywhere(monkeypatch):
+    monkeypatch.setattr(protection.remote, "exists", lambda path: False)
+    monkeypatch.setattr(protection.remote, "require_writable", lambda where, path: None)
+    with pytest.raises(checks.UserError, match="--output must .*s3://bucket/out.csv"):
+        protection.Protection().check("s3://bucket/out.csv")
+    protection.Protection(anywhere=True).check("s3://bucket/out.csv")
+
+
 def test_a_pipe_may_lie_anywhere(folder):
     guard = protection.Protection(files=[], model_dir=str(folder / "run"))
     os.mkfifo(folder / "run" / "new")

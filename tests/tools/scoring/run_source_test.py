@@ -8,7 +8,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from mtl import checks, spec
-from mtl.data import arrow, csv, examples, frames, mixture, pipeline, subset
+from mtl.data import arrow, csv, examples, frames, mixture, pipeline, stored_rows, subset
 from mtl.tools import scoring
 from mtl.tools.scoring import run_source
 
@@ -31,6 +31,7 @@ SOURCES = {
     "part of csv": subset.Subset(source=CSV, share=0.5),
     "arrow": arrow.Arrow(files={"train": "a.parquet"}, cells=OF_CELLS),
     "frames": frames.Frames(splits={"train": COLUMNS}, cells=OF_CELLS),
+    "stored": stored_rows.StoredRows(files={"train": "a.tfrecord"}, cells=OF_CELLS),
     "mixture": mixture.Mixture(
         sources={"a": CSV, "b": dataclasses.replace(CSV, files={"train": "b.csv"})}
     ),

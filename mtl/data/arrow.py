@@ -387,7 +387,7 @@ def to_table(
         where = f"{place}: column {column!r}"
         read = functools.partial(columns.to_python, where, table[column])
         # Arrow cannot convert some values, such as times in an unknown time zone.
-        values[fields[name].column] = guard(where, read)
+        values[fields[name].column] = columns.guard(where, read)
     return frames.Table(values, fields, place, cells, name_row)
 
 
@@ -436,26 +436,6 @@ def _read_rows(
     return rows.read(0, len(table))
 
 
-def guard(where: str, read: Callable[[], Any]) -> Any:
-    """Call a function of Arrow, and turn its errors into errors of one line.
-
-    Args:
-      where: the file and the column, with which the message begins.
-      read: the function.
-
-    Raises:
-      UserError: Arrow or Python cannot read a value, such as a text that is not UTF-8, a time in an
-        unknown zone, or a type of an extension.
-    """
-    try:
-        return read()
-    except checks.UserError:
-        raise
-    except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise checks.UserError(f"{where} cannot be read: {reason}") from error
-
-
 def find_ending(path: str) -> str:
     """Return the extension of a file name, such as ".parquet", without a shard number."""
     return os.path.splitext(_SHARD.sub("", path))[1].lower()
@@ -486,7 +466,7 @@ def open_file(
     if ending in sheets.ENDINGS:
         name, table = sheets.read_sheet(path, copy, sheet)
         return table.schema, [Part(f" sheet {name!r} data", len(table), table.select, table.nbytes)]
-    schema, parts = guard(path, functools.partial(opener.get(ending, _open_ipc), copy))
+    schema, parts = columns.guard(path, functools.partial(opener.get(ending, _open_ipc), copy))
     schema, parts = plain_types.replace(schema, parts)
     return partitions.add_columns(path, schema, parts)
 
@@ -564,18 +544,18 @@ def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     return table.schema, parts
 
 
-def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
+def read_part(path: str, part: Part, names: Sequence[str]) -> pa.Table:
     """Read some columns of a part of a file.
 
     Args:
       path: the path of the file, which the error message names.
       part: the part of the file to read.
-      columns: the names of the columns to read.
+      names: the names of the columns to read.
 
     Raises:
       UserError: the part cannot be read; the error names the file and the part.
     """
-    return guard(f"{path}{part.name}", functools.partial(part.read, columns))
+    return columns.guard(f"{path}{part.name}", functools.partial(part.read, names))
 
 
 def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any, Protocol, cast
 
@@ -123,6 +123,26 @@ def to_python(where: str, column: pa.ChunkedArray) -> Any:
     is_known = is_known or pa.types.is_map(kind)
     checks.require(is_known, where, "hold numbers, texts, times or lists", str(kind))
     return column.to_pylist()
+
+
+def guard(where: str, read: Callable[[], Any]) -> Any:
+    """Call a function of Arrow, and turn its errors into errors of one line.
+
+    Args:
+      where: the file and the column, with which the message begins.
+      read: the function.
+
+    Raises:
+      UserError: Arrow or Python cannot read a value, such as a text that is not UTF-8, a time in an
+        unknown zone, or a type of an extension.
+    """
+    try:
+        return read()
+    except checks.UserError:
+        raise
+    except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise checks.UserError(f"{where} cannot be read: {reason}") from error
 
 
 def _simplify(column: pa.ChunkedArray) -> pa.ChunkedArray:

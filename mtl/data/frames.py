@@ -42,6 +42,7 @@ with deferred.imports():
     import pyarrow as pa
 
     from mtl.data import columns as columns_lib
+    from mtl.data import plain_types
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
@@ -346,11 +347,14 @@ def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[s
     for name in names:
         checks.require(columns.count(name) == 1, where, f"hold one column {name!r}", columns)
     if hasattr(data, "column_names"):
-        arrow_columns = {name: data.column(name) for name in names}
-        values = {n: columns_lib.to_python(n, column) for n, column in arrow_columns.items()}
-        return values, None
+        return {name: _read_arrow(f"{where}: {name!r}", data.column(name)) for name in names}, None
     keys = dict(zip(columns, data.columns, strict=True))
     return {name: data[keys[name]] for name in names}, getattr(data, "index", None)
+
+
+def _read_arrow(where: str, column: pa.ChunkedArray) -> Any:
+    column = plain_types.convert(column)
+    return columns_lib.guard(where, lambda: columns_lib.to_python(where, column))
 
 
 def _columns_of_rows(

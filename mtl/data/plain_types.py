@@ -27,8 +27,7 @@ def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[An
     plain = pa.schema([pa.field(field.name, find_type(field.type)) for field in schema])
     if plain.types == schema.types:
         return schema, list(parts)
-    kinds = dict(zip(plain.names, plain.types, strict=True))
-    return plain, [part._replace(read=functools.partial(_read, part, kinds)) for part in parts]
+    return plain, [part._replace(read=functools.partial(_read, part)) for part in parts]
 
 
 def find_type(kind: pa.DataType) -> pa.DataType:
@@ -47,19 +46,16 @@ def find_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _read(part: Any, kinds: dict[str, pa.DataType], names: Sequence[str]) -> pa.Table:
-    table = part.read(names)
-    # A column of dictionaries, in which Parquet stores texts, is plain already.
-    kept = [field.type if pa.types.is_dictionary(field.type) else None for field in table.schema]
-    types = [kind or kinds[name] for kind, name in zip(kept, table.column_names, strict=True)]
-    columns = {
-        name: _cast(column, kind)
-        for name, column, kind in zip(table.column_names, table.columns, types, strict=True)
-    }
-    return pa.table(columns)
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def convert(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column with their plain type."""
+    kind = find_type(column.type)
+    if kind == column.type:
+        return column
     if pa.types.is_nested(column.type):  # Arrow has no such cast, or a wrong one.
         return pa.chunked_array([pa.array(column.to_pylist(), kind)])
     return column.cast(kind)
+
+
+def _read(part: Any, names: Sequence[str]) -> pa.Table:
+    table = part.read(names)
+    return pa.table(dict(zip(table.column_names, map(convert, table.columns), strict=True)))

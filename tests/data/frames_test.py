@@ -2,6 +2,7 @@ import datetime
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
@@ -229,6 +230,16 @@ def test_times_are_the_texts_that_arrow_reads(tmp_path):
         assert {n: list(v) for n, v in found.items()} == {n: list(v) for n, v in expected.items()}
     assert list(expected["day"]) == ["2024-05-31", ""]
     assert expected["zone"][0].startswith("2024-03-31 01:30:00")
+
+
+def test_arrow_tables_of_any_type_are_read_or_refused():
+    fields = spec.Spec(features={"word": "string"}, labels={}, defaults={"word": "?"}).fields
+    words = pa.array(["a", None]).cast(pa.string_view())
+    found = frames.Table(pa.table({"word": words}), fields).read(0, 2)
+    assert list(found["word"]) == ["a", "?"]
+    times = pa.array([0, 1], pa.timestamp("s", "Mars/Olympus"))
+    with pytest.raises(checks.UserError, match="the data: 'word' cannot be read: .*Mars/Olympus"):
+        frames.Table(pa.table({"word": times}), fields)
 
 
 @pytest.mark.medium

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl import checks
-from mtl.data import arrow, sheets, weighted_lists
+from mtl.data import arrow, columns, sheets, weighted_lists
 from mtl.tools.drafting import lines, objects
 
 _LISTED: Mapping[str, Callable[[pa.DataType], bool]] = {
@@ -132,7 +132,7 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:
         for part in parts:
             read = arrow.read_part(path, part, list(dialect.columns))
             texts = {
-                name: arrow.guard(
+                name: columns.guard(
                     f"{path}: column {name!r}", functools.partial(_to_texts, read[name])
                 )
                 for name in dialect.columns

@@ -7,6 +7,7 @@ verbs.evaluate(dataclasses.replace(experiment, data=data), model_dir, split)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,19 +55,13 @@ def open_files(
     return dataclasses.replace(data, source=source), split
 
 
-def _find_json_lines(source: Any) -> json_lines.JsonLines:
-    kind = json_lines.JsonLines
-    return run_source.find_settings(source, kind) or kind(files={"input": ""})
-
-
-def _find_tfrecord(source: Any) -> tfrecord.TfRecord:
-    kind = tfrecord.TfRecord
+def _find_settings(kind: Any, source: Any) -> Any:
     return run_source.find_settings(source, kind) or kind(files={"input": ""})
 
 
 _FIND_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "csv": run_source.find_csv,
-    "jsonl": _find_json_lines,
+    "jsonl": functools.partial(_find_settings, json_lines.JsonLines),
     "parquet": run_source.find_arrow,
-    "tfrecord": _find_tfrecord,
+    "tfrecord": functools.partial(_find_settings, tfrecord.TfRecord),
 }

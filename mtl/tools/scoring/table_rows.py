@@ -13,6 +13,7 @@ from typing import Any
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import arrow, examples, image_files, source, weighted_lists
+from mtl.data import columns as columns_lib
 from mtl.tools.scoring import batches, image_rows, run_source
 
 
@@ -68,7 +69,7 @@ class Tables:
         )
         columns = image_rows.read_columns(self.images, chunk, values, unit="row")
         extra = {
-            name: arrow.guard(f"{chunk.path}: column {name!r}", table[name].to_pylist)
+            name: columns_lib.guard(f"{chunk.path}: column {name!r}", table[name].to_pylist)
             for name in self.keep
         }
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)

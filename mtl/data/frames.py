@@ -339,7 +339,7 @@ def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[s
         return {name: data[name] for name in names}, None
     if isinstance(data, (list, tuple)):
         return _columns_of_rows(where, data, names), None
-    is_frame = hasattr(data, "columns") and hasattr(data, "__getitem__")
+    is_frame = hasattr(data, "columns") and hasattr(data, "__len__")  # Lazy frames have none.
     fix = "One row is [{'age': 39}], or frame.iloc[[0]]."
     checks.require(is_frame, where, _FORMS, type(data).__name__, fix)
     columns = _name_columns(data)
@@ -380,9 +380,10 @@ def _count_rows(data: Any) -> int:
 
 def _to_array(where: str, values: Any) -> np.ndarray:
     """Convert a column to an array, of objects unless all values are numbers."""
-    if _holds_times(values):
-        values = _times_to_texts(values)
-    if hasattr(values, "to_numpy"):
+    column = _find_arrow(values)
+    if column is not None:
+        values = _read_arrow(where, column)
+    elif hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()
@@ -398,21 +399,35 @@ def _to_array(where: str, values: Any) -> np.ndarray:
     return values
 
 
+def _find_arrow(values: Any) -> pa.ChunkedArray | None:
+    """Return a column of Arrow, of polars, or of a type that NumPy lacks; None for other columns.
+
+    `mtl.fit` stores such columns as Arrow files, and so they keep the values that a file has. NumPy
+    would turn an integer column with an absent value into floats, which round large ids.
+    """
+    if hasattr(values, "to_arrow"):  # polars
+        values = values.to_arrow()
+    if isinstance(values, pa.ChunkedArray):
+        return values
+    if isinstance(values, pa.Array):
+        return pa.chunked_array([values])
+    kind = getattr(values, "dtype", None)
+    is_extension = kind is not None and not isinstance(kind, np.dtype)
+    if not is_extension and not _holds_times(values):
+        return None
+    try:
+        column = pa.chunked_array([pa.array(values, from_pandas=True)])
+    except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
+        return None
+    return column if is_extension or pa.types.is_temporal(column.type) else None
+
+
 def _holds_times(values: Any) -> bool:
     # Times with a zone have the kind "M" in pandas, too.
     kind = getattr(getattr(values, "dtype", None), "kind", "O")
     if kind != "O" or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
         return kind == "M"
     return any(isinstance(value, _TIMES) for value in values)
-
-
-def _times_to_texts(values: Any) -> Any:
-    """Return the texts of times, as `arrow.Arrow` reads them; other values remain unchanged."""
-    try:
-        column = pa.chunked_array([pa.array(values, from_pandas=True)])
-    except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
-        return values
-    return columns_lib.to_python("", column) if pa.types.is_temporal(column.type) else values
 
 
 def _list_to_array(values: Sequence[Any]) -> np.ndarray:

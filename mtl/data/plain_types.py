@@ -8,10 +8,27 @@ Polars and other libraries write such types, which most functions of pyarrow do 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+
+
+_PLAIN = (
+    (pa.types.is_string_view, pa.large_string()),
+    (pa.types.is_binary_view, pa.large_binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+)
+# Types of values inside other types: how to recognize and how to make them.
+_CONTAINERS: tuple[tuple[Callable[..., bool], Callable[..., pa.DataType]], ...] = (
+    (pa.types.is_list, lambda _, inner: pa.list_(inner)),
+    (pa.types.is_large_list, lambda _, inner: pa.large_list(inner)),
+    (pa.types.is_fixed_size_list, lambda kind, inner: pa.list_(inner, kind.list_size)),
+    (
+        pa.types.is_dictionary,
+        lambda kind, inner: pa.dictionary(kind.index_type, inner, kind.ordered),
+    ),
+)
 
 
 def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[Any]]:
@@ -32,17 +49,14 @@ def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[An
 
 def find_type(kind: pa.DataType) -> pa.DataType:
     """Return the plain type with the same values; other types are returned unchanged."""
-    types = pa.types
-    if types.is_string_view(kind):
-        return pa.large_string()
-    if types.is_binary_view(kind):
-        return pa.large_binary()
-    if types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
+    for has_type, plain in _PLAIN:
+        if has_type(kind):
+            return plain
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(find_type(kind.value_type))
-    if types.is_list(kind) and find_type(kind.value_type) != kind.value_type:
-        return pa.list_(find_type(kind.value_type))
+    for has_type, make in _CONTAINERS:
+        if has_type(kind) and find_type(kind.value_type) != kind.value_type:
+            return make(kind, find_type(kind.value_type))
     return kind
 
 
@@ -51,9 +65,16 @@ def convert(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = find_type(column.type)
     if kind == column.type:
         return column
+    if pa.types.is_dictionary(kind):
+        return pa.chunked_array([_convert_dictionary(part) for part in column.chunks], kind)
     if pa.types.is_nested(column.type):  # Arrow has no such cast, or a wrong one.
         return pa.chunked_array([pa.array(column.to_pylist(), kind)])
     return column.cast(kind)
+
+
+def _convert_dictionary(part: pa.DictionaryArray) -> pa.DictionaryArray:
+    texts = convert(pa.chunked_array([part.dictionary])).combine_chunks()
+    return pa.DictionaryArray.from_arrays(part.indices, texts, ordered=part.type.ordered)
 
 
 def _read(part: Any, names: Sequence[str]) -> pa.Table:

@@ -1,5 +1,6 @@
 import datetime
 import math
+import types
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +163,10 @@ def test_a_wrong_value_is_named_by_row_and_field(name, values, message):
             "an Arrow table, a dict of arrays or a list of dicts, got 1.",
         ),
         (
+            types.SimpleNamespace(columns=["age"]),
+            "must be a DataFrame, an Arrow table, a dict of arrays or a list of dicts, got 'Simple",
+        ),
+        (
             np.zeros(3),
             "must be a DataFrame, an Arrow table, a dict of arrays or a list of dicts, got 'n",
         ),
@@ -202,6 +207,60 @@ def test_columns_of_pandas():
         _read(frame.iloc[0])
     with pytest.raises(checks.UserError, match="'word' must hold text or numbers"):
         _read(frame.assign(word=pd.to_timedelta([1, None], "s")))
+
+
+class Polars:
+    """A column or a table that converts itself to Arrow, like those of polars."""
+
+    def __init__(self, values, **columns):
+        self.values, self.columns, self._columns = values, list(columns), columns
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+    def to_arrow(self):
+        return self.values
+
+    def to_numpy(self):
+        return self.values.to_numpy(zero_copy_only=False)
+
+
+GREAT = 2**60 + 1  # No float holds it.
+
+
+GAPS = pa.array([GREAT, None])
+GAPS_BY_FORM = {
+    "list": {"size": GAPS.to_pylist()},
+    "Arrow array": {"size": GAPS},
+    "Arrow column": {"size": pa.chunked_array([GAPS])},
+    "Arrow table": pa.table({"size": GAPS}),
+    "column of polars": {"size": Polars(GAPS)},
+    "polars": Polars(GAPS, size=Polars(GAPS)),
+}
+
+
+@pytest.mark.parametrize("data", GAPS_BY_FORM.values(), ids=GAPS_BY_FORM)
+def test_great_numbers_beside_an_absent_one_are_exact(data):
+    assert _read(data, {"size": SPEC.fields["size"]})["size"] == [GREAT, 7]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["Int64", "UInt64", "int64[pyarrow]"])
+def test_great_numbers_of_pandas_beside_an_absent_one_are_exact(kind):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"size": pd.array([GREAT, None], kind)})
+    assert _read(frame, {"size": SPEC.fields["size"]})["size"] == [GREAT, 7]
+
+
+def test_times_of_polars_are_those_of_its_arrow_table():
+    times = pa.array([datetime.time(8, 30), None], pa.time64("ns"))
+    fields = spec.Spec(features={"word": "string"}, labels={}).fields
+    of_polars = frames.Table(Polars(times, word=Polars(times)), fields).read(0, 2)
+    of_arrow = frames.Table(pa.table({"word": times}), fields).read(0, 2)
+    assert list(of_polars["word"]) == list(of_arrow["word"]) == ["08:30:00.000000000", ""]
 
 
 @pytest.mark.medium

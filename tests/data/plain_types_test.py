@@ -14,6 +14,14 @@ KINDS = [
     (pa.array(LISTS, pa.list_view(pa.string())), ("string", (None,))),
     (pa.array([[1], [], [2, 3]], pa.large_list_view(pa.int64())), ("int64", (None,))),
     (pa.array(LISTS, pa.list_(pa.string_view())), ("string", (None,))),
+    (pa.array(LISTS, pa.large_list(pa.string_view())), ("string", (None,))),
+    (pa.array([["a"], ["b"], ["c"]], pa.list_(pa.string_view(), 1)), ("string", (None,))),
+    (
+        pa.DictionaryArray.from_arrays(
+            pa.array([0, None, 1], pa.uint32()), pa.array(["a", "b"], pa.string_view())
+        ),
+        "string",
+    ),
 ]
 
 

@@ -312,7 +312,7 @@ def _read_table(where: str, data: Any) -> pa.Table:
 def _convert_rows(data: Any) -> pa.Table | None:
     if isinstance(data, pa.Table):
         return data
-    if hasattr(data, "to_arrow"):  # polars
+    if hasattr(data, "columns") and hasattr(data, "to_arrow"):  # polars
         return data.to_arrow()
     if hasattr(data, "columns") and hasattr(data, "index"):  # pandas
         return pa.Table.from_pandas(data, preserve_index=False)

@@ -208,6 +208,8 @@ def test_runs_without_a_name_do_not_meet(tmp_path, monkeypatch):
 class _Polars:
     """A table that converts itself to Arrow, like a table of polars."""
 
+    columns = list(_ROWS)
+
     def to_arrow(self):
         return pa.table(_ROWS.to_dict("list"))
 
@@ -227,6 +229,19 @@ class _Polars:
 def test_every_form_of_a_table_is_the_same_table(form):
     table = fitting._read_table("data", form)
     pd.testing.assert_frame_equal(table.to_pandas(), _ROWS)
+
+
+class _Column:
+    """A column that converts itself to Arrow, like a column of polars."""
+
+    def to_arrow(self):
+        return pa.array([1, 2])
+
+
+@pytest.mark.parametrize("form", [_Column(), pa.array([1, 2]), _ROWS["age"], 5])
+def test_what_is_not_a_table_is_one_line(form):
+    with pytest.raises(checks.UserError, match="must be a DataFrame, an Arrow table, a dict of"):
+        fitting._read_table("data", form)
 
 
 def _plan(tmp_path, rows, tasks=("clicked",), **arguments):

@@ -17,8 +17,7 @@ tf1 = tf.compat.v1
 KINDS = {"network/scalar", "network/histogram", "network/image/image", "network/text"}
 
 
-@tf.function(autograph=False)
-def _told_in_a_function(tower):
+def _tell(tower):
     tf1.summary.scalar("function", tf.reduce_mean(tower))
     return tower
 
@@ -38,7 +37,8 @@ class _Telling:
         tf1.summary.text("text", tf.constant("said"))
         if self.hidden:
             tf.cond(tower[0, 0] > -1e9, lambda: tf1.summary.scalar("branch", 1.0), lambda: "")
-            towers["sign"] = _told_in_a_function(tower)
+            # A function made once would keep the graphs of all runs.
+            towers["sign"] = tf.function(_tell, autograph=False)(tower)
         return towers
 
 

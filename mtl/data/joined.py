@@ -192,6 +192,13 @@ class Joined(types.Source):
         part = types.read_member(self.source, types.Source, "shard")(split, num_shards, shard)
         return part and dataclasses.replace(self, source=part)
 
+    def estimate_bytes(self, split: str) -> int | None:
+        """Estimate the memory of all rows, as if a joined field took as much as another column."""
+        size = types.read_shortcut(self.source, "estimate_bytes")(split)
+        columns = len(getattr(self.source, "names", ()))
+        joined = sum(map(len, self.fields.values()))
+        return size and size * (columns + joined) // max(columns, 1)
+
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split; None if the inner source does not list row numbers."""
         return types.read_shortcut(self.source, "list_rows")(split)

@@ -193,6 +193,16 @@ def test_all_ways_to_read_join_the_same_rows(clicks, users, tmp_path, monkeypatc
     assert [row["x"] for row in _list(streamed)] == list(range(COUNT))
 
 
+def test_small_files_stay_in_memory_as_they_do_without_a_join(tmp_path):
+    source = _write_clicks(tmp_path, "csv")
+    plain = spec.Spec(features={"x": "int64"}, labels={"y": "int64"})
+    rows = [_pipe(source, plain), _pipe(_join(tmp_path, source=source))]
+    alone, joins = ([row["x"] for row in _list(data, 30)] for data in rows)
+    assert joins == alone and joins[:COUNT] != sorted(joins[:COUNT])
+    size = source.estimate_bytes("train")
+    assert size < _join(tmp_path, source=source).estimate_bytes("train") < 10 * size
+
+
 @pytest.mark.parametrize("clicks", ["csv", "arrow"])
 def test_the_default_of_a_key_in_the_spec_is_looked_up_in_training_too(clicks, tmp_path):
     features, defaults = {**SPEC.features, "user": "int64"}, {**SPEC.defaults, "user": 3}

@@ -58,6 +58,23 @@ class Numbered(types.Source):
         """Return the order of the rows of a split, which the inner source decides."""
         return self.source.order_rows(split, _without_row(spec), **settings)
 
+    @property
+    def known_steps(self) -> int | None:
+        """The number of coming steps whose row order the inner source has fixed."""
+        return types.read_member(self.source, types.Source, "known_steps")
+
+    def estimate_bytes(self, split: str) -> int | None:
+        """Estimate the memory of the rows as the inner source does.
+
+        Training must keep the same rows in memory as without the numbers, because rows in memory
+        have another order than rows in files.
+        """
+        return types.read_shortcut(self.source, "estimate_bytes")(split)
+
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the row numbers of a split; None if the inner source does not list rows."""
+        return types.read_shortcut(self.source, "list_rows")(split)
+
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks of the source, with the numbers of rows; None if it has no blocks."""
         list_blocks = types.read_shortcut(self.source, "list_blocks")

@@ -197,10 +197,13 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
 
     Returns:
       {name: float32 scalar}: `surgery/norm/<task>`; `surgery/cosine/<task>/<task>` for each pair;
-      and `surgery/conflicts`, the share of pairs with a cosine below 0.
+      and `surgery/conflicts`, the share of pairs with a cosine below 0. A task without a gradient,
+      such as a task without labels in the batch, has no cosines: they are NaN, and the share leaves
+      them out.
     """
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
-    cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
+    products = norms[:, tf.newaxis] * norms
+    cosines = tf.where(products > 0, gramian / products, math.nan)
     # The matrix is symmetric, so each pair of tasks counts once.
     pairs = [(a, b) for a in range(len(names)) for b in range(a)]
     values = tf.cast(tf.gather_nd(cosines, pairs), tf.float32)
@@ -208,8 +211,14 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     monitors = {f"surgery/norm/{name}": norm for name, norm in zip(names, norms, strict=True)}
     for (a, b), cosine in zip(pairs, cosines, strict=True):
         monitors[f"surgery/cosine/{names[b]}/{names[a]}"] = cosine
-    monitors["surgery/conflicts"] = tf.reduce_mean(tf.cast(values < 0, tf.float32))
+    conflicts, known = values < 0, tf.logical_not(tf.math.is_nan(values))
+    # 0 / 0 is NaN.
+    monitors["surgery/conflicts"] = _count(conflicts) / _count(known)
     return monitors
+
+
+def _count(mask: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(mask, tf.float32))
 
 
 def is_due(every_steps: int) -> tf.Tensor:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-
 _PLAIN = (
     (pa.types.is_string_view, pa.large_string()),
     (pa.types.is_binary_view, pa.large_binary()),

@@ -55,10 +55,10 @@ class Measured:
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
         """Compute the weighted auxiliary losses of rows, {name: [B]}.
 
-        The weight of a row is divided by the mean weight of all rows with a weight above 0. If a
-        loss has several parts, they are added up. The first call of this method measures the whole
-        batch. Later calls measure only some rows, and use the mean weights of the whole batch,
-        which the first call has computed.
+        The weight of a row is divided by the mean weight of all rows, so the mean of these losses
+        is the loss that is trained. If a loss has several parts, they are added up. The first call
+        of this method measures the whole batch. Later calls measure only some rows, and use the
+        mean weights of the whole batch, which the first call has computed.
 
         Args:
           activations: the activations of a forward pass as in evaluation.
@@ -79,8 +79,7 @@ class Measured:
     def _weigh_rows(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
         """Return the weighted losses of rows, [B], with the parts of a loss added up."""
         if name not in self._means:
-            count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
-            self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
+            self._means[name] = tf.reduce_mean(rows.weights, 0)
         # `proof` cannot follow a mean over rows. Without `declare`, each example
         # would need a backward pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))

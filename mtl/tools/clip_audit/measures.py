@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl.deferred import tf, tf1
+from mtl.example_gradients import proof
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
 from mtl.tools.clip_audit import auxiliary as auxiliary_lib
@@ -50,8 +51,9 @@ def measure(
 ) -> Measured:
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
-    The loss of an example in a task includes the weight of the example, which is 0 without a label.
-    A label of several values has their mean loss. `auxiliary.Measured` adds auxiliary losses.
+    The loss of a task is a weighted mean over the labels of the batch. The gradient of an example
+    is the gradient of B times its part of this mean; the mean of these gradients is the gradient of
+    the batch. `auxiliary.Measured` adds auxiliary losses.
 
     Args:
       model: the model with fitted heads.
@@ -67,6 +69,7 @@ def measure(
     """
     heads = _require_losses(model)
     logits: dict[str, tf.Tensor] = {}
+    scales: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
@@ -82,9 +85,11 @@ def measure(
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "reuse the existing variables, and create none"
         checks.require(not (before and new_names), "clip audit", rule, new_names[:3], fix)
+        examples = {head.name: head.examples(outputs[head.name], batch[1]) for head in heads}
         if not logits:  # Only the first call measures the whole batch.
             logits.update(outputs)
-        losses = {head.name: _compute_losses(head, outputs[head.name], batch[1]) for head in heads}
+            scales.update({task: _find_scale(of_task) for task, of_task in examples.items()})
+        losses = {h.name: _weigh_losses(h, examples[h.name], scales[h.name]) for h in heads}
         return {**losses, **others}
 
     def weigh_measured(losses: types.Tensors) -> types.Tensors:
@@ -96,7 +101,7 @@ def measure(
     examples = _of_gradients(measured)
     for audited in heads:
         task = audited.name
-        columns = {"loss": measured.losses[task], **_of_head(audited, logits[task], labels)}
+        columns = _of_head(audited, logits[task], labels)
         examples |= {f"{name}/{task}": tf.cast(x, tf.float32) for name, x in columns.items()}
     for name in measured.losses.keys() - logits.keys():
         examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
@@ -157,12 +162,25 @@ def measure_losses(
     return Measured(examples, _of_batch(measured), measured.unknown, {})
 
 
-def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-    """Return the loss of every example, [B]."""
-    examples = head.examples(logits, labels)
-    losses = examples.weights * head.losses(examples.logits, examples.targets)
-    # With several labels per row: [B, C] -> [B]
-    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
+def _weigh_losses(
+    head: types.ExampleHead, examples: types.LossInputs, scale: tf.Tensor
+) -> tf.Tensor:
+    """Return the sum of the weighted losses of each row, times a scale, [B]."""
+    # `proof` cannot follow a sum over rows. Without `declare`, each example would need a backward
+    # pass.
+    weights = proof.declare(scale * examples.weights)
+    return _sum_labels(weights * head.losses(examples.logits, examples.targets))
+
+
+def _find_scale(examples: types.LossInputs) -> tf.Tensor:
+    """Return the factor that turns a mean over rows into the mean over labels that is trained."""
+    rows = tf.cast(tf.shape(examples.weights)[0], tf.float32)
+    return tf.math.divide_no_nan(rows, tf.reduce_sum(examples.weights))
+
+
+def _sum_labels(values: tf.Tensor) -> tf.Tensor:
+    """Return the sum over the labels of a row: [B, ...] -> [B]."""
+    return tf.reduce_sum(values, axis=list(range(1, values.shape.rank)))
 
 
 def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
@@ -211,8 +229,9 @@ def _find_scope(name: str) -> str:
 def _of_head(
     head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
-    """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
+    """Return loss, EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
 
+    The loss is the weighted mean over the labels of the example, and NaN without a label.
     EL2N is the norm of the derivative of the loss with respect to the logits. For cross-entropy,
     EL2N equals `|p - y|`, the distance between the probabilities p and the one-hot label y. M.
     Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021, arXiv:2107.07075. The
@@ -220,6 +239,8 @@ def _of_head(
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)
+    weights = _sum_labels(examples.weights)
+    loss = tf.where(weights > 0, _sum_labels(examples.weights * losses) / weights, float("nan"))
     # One gradient of all losses is enough: the logits of a row affect only the loss of this row.
     (errors,) = tf.gradients(losses, [logits])
     counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
@@ -229,7 +250,7 @@ def _of_head(
     )
     # With several labels per row, label, prediction and margin are undefined.
     if counts.shape.rank > 1:
-        return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
+        return {"loss": loss, **dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
     prediction = predicted.get("class_id", predicted.get("value", unknown))
     of_labelled = {
         "el2n": el2n,
@@ -237,7 +258,8 @@ def _of_head(
         "label": examples.targets,
     }
     columns = {name: tf.where(counts, _cast_float(x), unknown) for name, x in of_labelled.items()}
-    return {**columns, "prediction": prediction if prediction.shape.rank == 1 else unknown}
+    columns["prediction"] = prediction if prediction.shape.rank == 1 else unknown
+    return {"loss": loss, **columns}
 
 
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ result.pairs                                  # paired differences of groups wit
 
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -58,6 +59,11 @@ class Group(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
+_OF_HEAD = re.compile(r"model\.heads\[(?P<task>[^\]]*)\]\.?(?P<name>.*)")
+# Settings of heads that do not enter the loss.
+_NOT_IN_LOSS = ("calibration_slices", "prior", "shots", "threshold")
+
+
 class Comparison(NamedTuple):
     """The comparison of several runs.
 
@@ -104,6 +110,19 @@ class Comparison(NamedTuple):
         # The keys are "<field> <type>", so fields of different types are never compared.
         return [field.rpartition(" ")[0] for field, rows in checksums.items() if len(rows) > 1]
 
+    @property
+    def differing_losses(self) -> list[str]:
+        """The tasks whose losses may be defined differently, as settings of their heads differ."""
+        found = (_OF_HEAD.match(setting) for setting in self.differing)
+        tasks = (match["task"] for match in found if match and match["name"] not in _NOT_IN_LOSS)
+        return list(dict.fromkeys(tasks))
+
+    def compares(self, metric: str) -> bool:
+        """Return False if a metric is a loss that the runs may define differently."""
+        task, _, kind = metric.rpartition("/")
+        tasks = self.differing_losses
+        return kind != "average_loss" or (task not in tasks if task else not tasks)
+
     def best_of(self, metric: str) -> list[str]:
         """Return the names of the runs with the best value of a metric.
 
@@ -112,10 +131,13 @@ class Comparison(NamedTuple):
 
         Returns:
           The names; [] if neither higher nor lower values are better, if all values are equal, or
-          if the runs were evaluated on different rows.
+          if the values cannot be compared: the runs were evaluated on different rows, or define a
+          loss differently.
         """
         defined = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
-        if metric not in self.directions or len(set(defined.values())) < 2 or self.differing_rows:
+        if metric not in self.directions or len(set(defined.values())) < 2:
+            return []
+        if self.differing_rows or not self.compares(metric):
             return []
         best = (max if self.directions[metric] else min)(defined.values())
         return [name for name, value in defined.items() if value == best]
@@ -139,6 +161,17 @@ def describe_rows(result: Comparison) -> str:
     return (
         f"The runs were evaluated on different rows, which differ in {names}: values cannot be "
         "compared. Evaluate all runs on the same rows with launch.evaluate --split."
+    )
+
+
+def describe_losses(result: Comparison, metrics: Sequence[str]) -> str:
+    """Return a warning if the runs may define some of the metrics differently, and "" otherwise."""
+    names = [metric for metric in metrics if not result.compares(metric)]
+    if not names:
+        return ""
+    return (
+        f"Settings of the heads of {_list_tasks(result.differing_losses)} differ, and may change "
+        f"what a loss means: do not compare {_list_tasks(names)}."
     )
 
 

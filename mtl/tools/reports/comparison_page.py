@@ -77,7 +77,11 @@ def _tabulate_metrics(
 
 
 def _tell_seeds(result: comparison.Comparison) -> list | str:
-    notes = [comparison.describe_rows(result), *comparison.list_repeats(result)]
+    notes = [
+        comparison.describe_rows(result),
+        comparison.describe_losses(result, list(result.metrics)),
+        *comparison.list_repeats(result),
+    ]
     repeats = [blocks.Text(line, "note") for line in notes if line]
     if not result.groups:
         return repeats or "no two runs differ by Run.seed alone."

@@ -47,7 +47,8 @@ def describe(result: comparison.Comparison, width: int) -> str:
         f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows
     ]
     parts += ["\n".join(lines)] if (lines := comparison.list_repeats(result)) else []
-    parts += [line] if (line := comparison.describe_rows(result)) else []
+    losses = comparison.describe_losses(result, result.main_metrics)
+    parts += filter(None, [comparison.describe_rows(result), losses])
     return "\n\n".join(parts)
 
 
@@ -81,7 +82,8 @@ def rank(result: comparison.Comparison, metric: str, width: int) -> str:
     absent = [name for name in result.runs if name not in order]
     if absent:
         lines.append(f"These runs have no {metric}: {', '.join(absent)}.")
-    lines += [line] if (line := comparison.describe_rows(result)) else []
+    losses = comparison.describe_losses(result, [metric])
+    lines += filter(None, [comparison.describe_rows(result), losses])
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Runs side by side: marks, seeds, order, and tables for narrow terminals."""
 
 import csv
+import dataclasses
 import math
 
 import pytest
@@ -144,6 +145,37 @@ def test_runs_that_were_evaluated_on_different_rows_are_not_ranked():
     assert line.startswith("The runs were evaluated on different rows, which differ in age: values")
     for text in (comparison_text.describe(found, 100), comparison_text.rank(found, "sign/auc", 80)):
         assert line in text and "0.3000*" not in text
+    assert line in str(comparison_page._tell_seeds(found))
+
+
+def _change_head(**settings):
+    made = tiny.make()
+    heads = [dataclasses.replace(made.model.heads[0], **settings), *made.model.heads[1:]]
+    return dataclasses.replace(made, model=dataclasses.replace(made.model, heads=heads))
+
+
+@pytest.mark.parametrize(
+    "settings, compares", [({"focal_gamma": 2.0}, False), ({"threshold": 0.6}, True)]
+)
+def test_losses_of_different_definitions_are_not_ranked(settings, compares):
+    names = ["average_loss", "sign/average_loss", "kind/average_loss", "sign/auc"]
+    found = comparison.compare(
+        {
+            "plain": runs.make("runs/plain", dict.fromkeys(names, 0.6), tiny.make()),
+            "focal": runs.make("runs/focal", dict.fromkeys(names, 0.2), _change_head(**settings)),
+        }
+    )
+    assert found.best_of("kind/average_loss") == ["focal"]
+    assert found.best_of("sign/auc") == ["plain"]
+    is_marked = {name: found.best_of(name) == ["focal"] for name in names[:2]}
+    assert is_marked == dict.fromkeys(names[:2], compares)
+    line = comparison.describe_losses(found, names)
+    expected = "Settings of the heads of sign differ, and may change what a loss means: do not "
+    expected += "compare average_loss, sign/average_loss."
+    assert line == ("" if compares else expected)
+    text = comparison_text.rank(found, "sign/average_loss", 80)
+    assert ("do not compare sign/average_loss." in text) == (not compares)
+    assert ("do not compare" in comparison_text.describe(found, 100)) == (not compares)
     assert line in str(comparison_page._tell_seeds(found))
 
 

@@ -343,7 +343,8 @@ def _split_lists(field: spec_lib.Field, texts: pa.Array, delimiter: str) -> pack
     # Refuse a text such as ['a', 'b'], which is a mistake.
     _require(not pc.any(pc.starts_with(texts, "["), min_count=0).as_py())
     parts = pc.split_pattern(texts, delimiter)
-    flat, rows = parts.flatten(), pc.list_parent_indices(parts).to_numpy()
+    flat = pc.utf8_trim(parts.flatten(), characters=literals.SPACES)
+    rows = pc.list_parent_indices(parts).to_numpy()
     is_part = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
     flat, lengths = flat.filter(pa.array(is_part)), np.bincount(rows[is_part], minlength=len(texts))
     return packed.Lists(_read_parts(field.dtype, flat), packed.count_splits(lengths))
@@ -358,7 +359,8 @@ def _split_array(
     _require(pc.all(pc.equal(pc.list_value_length(parts), field.size), min_count=0).as_py())
     shape = cast(tuple[int, ...], field.shape)
     values: np.ndarray = np.zeros([len(texts), *shape], packed.DTYPES[field.dtype])
-    values[~is_absent] = _read_parts(field.dtype, parts.flatten()).reshape(-1, *shape)
+    flat = pc.utf8_trim(parts.flatten(), characters=literals.SPACES)
+    values[~is_absent] = _read_parts(field.dtype, flat).reshape(-1, *shape)
     if is_absent.any():
         _require(field.default is not None)
         values[is_absent] = field.default
@@ -369,7 +371,7 @@ def _read_parts(dtype: str, texts: pa.Array) -> Any:
     """Parse the parts of lists."""
     if dtype == "string":
         return packed.encode_texts(texts)
-    return _parse(dtype, pc.utf8_trim(texts, characters=literals.SPACES))
+    return _parse(dtype, texts)
 
 
 def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:

@@ -274,7 +274,7 @@ class Csv(types.Source):
         items = tf.ragged.boolean_mask(
             items, items.with_values(tf.gather(tf.not_equal(cells, ""), items.value_rowids()))
         )
-        parts = tf.strings.split(items.flat_values, self.item_delimiter)
+        parts = _strip_parts(tf.strings.split(items.flat_values, self.item_delimiter))
         parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
         ends = tf.gather(parts.row_splits, items.row_splits)
         values = _to_numbers(parts.flat_values, field)
@@ -287,7 +287,7 @@ class Csv(types.Source):
         cells = self._fill(cells, field)
         if not field.shape:
             return _to_numbers(cells, field)
-        parts = tf.strings.split(cells, self.list_delimiter)
+        parts = _strip_parts(tf.strings.split(cells, self.list_delimiter))
         if field.is_ragged:
             # An empty text is an empty list, but `split` turns an empty text into one part.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
@@ -431,7 +431,7 @@ class Csv(types.Source):
     def _split_items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
         """Split a cell that holds a list of lists into the values of each item."""
         items = [] if cell in ("", *self.list_marks(field)) else cell.split(self.list_delimiter)
-        return [[part for part in item.split(self.item_delimiter) if part] for item in items]
+        return [_drop_empty(_split_text(item, self.item_delimiter)) for item in items]
 
     def _read_parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
         """Return the values in a cell; None if the value is absent."""
@@ -440,16 +440,15 @@ class Csv(types.Source):
         form = self.find_form(field)
         if field.part_of:
             weighted_lists.check_text(cell, self)
-        parts = self._split(written_numbers.to_plain(form, cell) if form else cell, field)
-        return parts if field.dtype == "string" else [part.strip(literals.SPACES) for part in parts]
+        return self._split(written_numbers.to_plain(form, cell) if form else cell, field)
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
         if field.is_nested:
             return [part for item in self._split_items(cell, field) for part in item]
         if not field.shape:
             return [cell]
-        parts = cell.split(self.list_delimiter)
-        return [part for part in parts if part] if field.is_ragged else parts
+        parts = _split_text(cell, self.list_delimiter)
+        return _drop_empty(parts) if field.is_ragged else parts
 
     def _split_line(self, line: str) -> tuple[list[str], str]:
         """Split a line into values like `tf.io.decode_csv`; also return an error message or ""."""
@@ -502,6 +501,20 @@ def _require_size(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
     full = tf.compat.v1.assert_equal(parts.row_lengths(), size, message=message)
     with tf.control_dependencies([full]):
         return tf.identity(parts.flat_values)
+
+
+def _split_text(text: str, delimiter: str) -> list[str]:
+    """Split a text, and drop the spaces around its parts."""
+    return [part.strip(literals.SPACES) for part in text.split(delimiter)]
+
+
+def _drop_empty(parts: Sequence[str]) -> list[str]:
+    return [part for part in parts if part]
+
+
+def _strip_parts(parts: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Drop the spaces around the parts of texts."""
+    return parts.with_flat_values(tf.strings.strip(parts.flat_values))
 
 
 def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:

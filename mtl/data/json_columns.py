@@ -120,11 +120,13 @@ def _count_lines(text: bytes) -> int:
 def _convert(field: spec_lib.Field, column: pa.Array) -> packed.Values:
     """Convert an Arrow column to the values of a field."""
     if not field.shape:
+        if field.dtype == "string":
+            column = pc.utf8_trim(column, characters=literals.SPACES)
+            if not field.is_required:
+                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
         if column.null_count:
             _require(not field.is_required)
             column = pc.fill_null(column, pa.scalar(field.default, column.type))
-        if field.dtype == "string":
-            column = pc.utf8_trim(column, characters=literals.SPACES)
         return _convert_items(field, column)
     if field.is_ragged:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)

@@ -52,13 +52,13 @@ class Each(Protocol):
 class JsonLines(types.Source):
     """A source that reads JSON lines.
 
-    An object holds a value or a list for each field. A field that is null or lacking is absent. An
-    absent value becomes the default of the field, an absent list becomes empty, and an absent label
-    becomes a missing label. A field that none of the first 1,000 objects has is an error. Other
-    keys of an object are ignored. Spaces around a text are dropped, unless the text is in a list. A
-    number may be in quotes. A text such as "a|b" in place of a
-    list is an error. At the first use of a compressed file, the process reads the whole file to
-    check that it is complete.
+    An object holds a value or a list for each field. A field that is null or lacking is absent, and
+    so is an empty text, unless the field has no default. An absent value becomes the default of the
+    field, an absent list becomes empty, and an absent label becomes a missing label. A field that
+    none of the first 1,000 objects has is an error. Other keys of an object are ignored. Spaces
+    around a text are dropped, unless the text is in a list. A number may be in quotes. A text such
+    as "a|b" in place of a list is an error. At the first use of a compressed file, the process
+    reads the whole file to check that it is complete.
 
     If training keeps the rows in memory (`Pipeline.cache`), Arrow parses the lines once. If Arrow
     would read a line differently from Python, such as a number in quotes, Python parses all lines
@@ -275,7 +275,8 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
     try:
         if field.dtype == "string":
             if not field.shape:
-                flat = [text.strip(literals.SPACES) for text in flat]
+                empty = field.default or ""
+                flat = [text.strip(literals.SPACES) or empty for text in flat]
             # Refuse half of a surrogate pair, which JSON can write, but UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
@@ -322,7 +323,9 @@ def _list_values(field: spec_lib.Field, row: Mapping[str, Any]) -> list[Any] | N
     value = weighted_lists.take_member(field, row) if field.part_of else row.get(field.name)
     nested.require_no_list(field, value)
     if isinstance(value, str) and field.dtype == "string" and not field.shape:
-        return [value.strip(literals.SPACES)]  # As in a CSV file.
+        # As in a CSV file: an empty text is absent, unless the field has no default.
+        text = value.strip(literals.SPACES)
+        return [text] if text or field.is_required else None
     return None if value is None else nested.flatten(field, value)
 
 

@@ -5,11 +5,13 @@ import random
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from mtl import checks, spec
-from mtl.data import csv, pipeline
+from mtl.data import arrow, csv, frames, pipeline
 
 MISSING = spec.MISSING["int64"]
 SPEC = spec.Spec(
@@ -53,6 +55,42 @@ def test_reads_trimmed_quoted_and_missing_values(tmp_path, compress):
     assert [row["job"] for row in rows] == ["clerk", 'smith, "the" boss', "none"]
     assert [row["tags"] for row in rows] == [["a", "b"], [], ["c"]]
     assert [row["rich"] for row in rows] == [1, 0, MISSING]
+
+
+LISTS = spec.Spec(
+    features={
+        "tags": ("string", (None,)),
+        "pair": ("string", (2,)),
+        "sizes": ("int64", (None,)),
+        "items": ("string", (None, None)),
+    },
+    labels={},
+)
+SPACED = {"tags": "a | b|\tc |  | ", "pair": " x |y z ", "sizes": " 1 | 2", "items": "p ; q | r"}
+TIGHT = {"tags": "a|b|c", "pair": "x|y z", "sizes": "1|2", "items": "p;q|r"}
+
+
+@pytest.mark.parametrize("form", ["file", "cache", "scan", "frame", "parquet"])
+def test_spaces_around_the_parts_of_a_list_are_dropped(tmp_path, form):
+    def read_form(row):
+        table = {name: [text] for name, text in row.items()}
+        data = source(tmp_path, ",".join(row.values()) + "\n", columns=tuple(row))
+        if form == "scan":
+            return repr(dict(list(data.scan("train", LISTS))[0][1]))
+        if form == "frame":
+            data = frames.Frames(splits={"train": table})
+        elif form == "parquet":
+            parquet.write_table(pa.table(table), tmp_path / "rows.parquet")
+            data = arrow.Arrow(files={"train": str(tmp_path / "rows.parquet")})
+        if form == "cache":
+            features = {name: LISTS.features[name] for name in ("tags", "sizes")}
+            block, *_ = data.read_values("train", dataclasses.replace(LISTS, features=features))
+            texts, sizes = block["tags"], block["sizes"]
+            words = texts.values.distinct.take(texts.values.numbers)
+            return repr([words.to_pylist(), texts.splits, sizes.values, sizes.splits])
+        return repr(tf.nest.map_structure(lambda part: part.numpy(), read(data, LISTS)))
+
+    assert read_form(SPACED) == read_form(TIGHT)
 
 
 def test_scan_gives_what_decode_gives_on_every_type(tmp_path):

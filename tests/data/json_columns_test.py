@@ -16,6 +16,7 @@ SPEC = spec.Spec(
         "age": "float32",
         "size": "int64",
         "word": "string",
+        "town": "string",
         "tags": ("string", (None,)),
         "numbers": ("float32", (None,)),
         "pair": ("int64", (2,)),
@@ -23,12 +24,13 @@ SPEC = spec.Spec(
         "level": "uint8",
     },
     labels={"y": "int64", "z": "float32", "kinds": ("int64", (None,))},
-    defaults={"age": "nan", "size": 7, "seen": False, "level": 3},
+    defaults={"age": "nan", "size": 7, "seen": False, "level": 3, "town": " none "},
 )
 ROW = {
     "age": 1.5,
     "size": 2,
     "word": "a",
+    "town": "b",
     "tags": ["x", "y"],
     "numbers": [1, 2.5],
     "pair": [3, 4],
@@ -55,6 +57,8 @@ PLAIN = {
     "blank lines": f"\n\n{_line()}\n\n{_line()}\n",
     "carriage returns": f"{_line()}\r\n{_line()}\r\n",
     "spaces inside": _line().replace(":", " : ").replace(",", " ,\t"),
+    "empty texts": _line(word="", town=""),
+    "texts of spaces": _line(word=" ", town="\t "),
     "spaces in texts": _line(word=" a ", tags=[" x", "", "y "]),
     "escapes": _line(word='"\\ \n \u00e9 \U0001f600 \u0000 {[', tags=["}\n{"]),
     "letters": json.dumps({**ROW, "word": "é 日本 😀"}, ensure_ascii=False),
@@ -141,6 +145,14 @@ def test_plain_lines_are_read_alike(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ODD)
 def test_odd_lines_are_left_to_python(name, tmp_path, monkeypatch):
     source = _source(tmp_path, ODD[name])
+    with pytest.raises(types.DecodeOnlyError):
+        list(source.read_values("train", SPEC))
+
+
+def test_the_first_object_may_not_end_in_the_next_line(tmp_path):
+    broken = _line(other={}).replace('"other": {', '"other":\n{')
+    (tmp_path / "a.jsonl").write_text(f"{broken}\n{_line() * 2}\n")  # As many objects as lines.
+    source = json_lines.JsonLines(files={"train": "a.jsonl"}, data_dir=str(tmp_path))
     with pytest.raises(types.DecodeOnlyError):
         list(source.read_values("train", SPEC))
 

@@ -5,10 +5,12 @@ import gzip
 import json
 import re
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from mtl import checks, spec
-from mtl.data import field_splits, frames, json_lines, pipeline
+from mtl.data import arrow, csv, field_splits, frames, json_lines, pipeline
 from tests.data import arrow_test
 
 pytestmark = pytest.mark.medium
@@ -44,6 +46,28 @@ def test_rows_mean_what_they_mean_in_memory(tmp_path, name):
         source = _write(tmp_path, rows, name)
         assert _read(source) == expected
         assert _read(source, training=True, cache=True, shuffle_buffer=1) == expected
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_an_empty_text_is_absent_as_in_other_formats(tmp_path, is_cached):
+    fields = spec.Spec(
+        features={"word": "string", "town": "string"}, labels={}, defaults={"town": "none"}
+    )
+    rows = [{"word": "", "town": text} for text in ("", " ", "b")] + [{"word": "a", "town": None}]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    (tmp_path / "a.csv").write_text('word,town\n"",\n"", \n"",b\na,\n')
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    sources = {
+        "frames": frames.Frames(splits={"train": columns}),
+        "csv": csv.Csv(files={"train": "a.csv"}, data_dir=str(tmp_path)),
+        "parquet": arrow.Arrow(files={"train": "a.parquet"}, data_dir=str(tmp_path)),
+        "json lines": _write(tmp_path, rows),
+    }
+    settings = {"training": True, "cache": True, "shuffle_buffer": 1} if is_cached else {}
+    found = {name: _read(source, fields, **settings) for name, source in sources.items()}
+    assert found == dict.fromkeys(sources, found["frames"])
+    values = [row["town"] for _, row in sources["json lines"].scan("train", fields)]
+    assert values == ["none", "none", "b", "none"] and "none" in found["frames"]
 
 
 def test_scan_gives_the_same_values_and_the_place(tmp_path):

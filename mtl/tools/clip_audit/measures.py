@@ -81,10 +81,8 @@ def measure(
             activations = model.infer_activations(batch[0], batch[1], statistics)
             outputs = twins.reuse_earlier(first, activations.logits)
             others = auxiliary.measure(dataclasses.replace(activations, logits=outputs), first)
-        new_names = [variable.name for variable in tf1.trainable_variables()[before:]]
-        fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
-        rule = "reuse the existing variables, and create none"
-        checks.require(not (before and new_names), "clip audit", rule, new_names[:3], fix)
+        if before:
+            _require_none(tf1.trainable_variables()[before:])
         examples = {head.name: head.examples(outputs[head.name], batch[1]) for head in heads}
         if not logits:  # Only the first call measures the whole batch.
             logits.update(outputs)
@@ -106,6 +104,14 @@ def measure(
     for name in measured.losses.keys() - logits.keys():
         examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
     return Measured(examples, _of_batch(measured), measured.unknown, auxiliary.left_out)
+
+
+def _require_none(new_variables: Sequence[tf.Variable]) -> None:
+    """Fail if a further forward pass has created variables."""
+    names = [variable.name for variable in new_variables]
+    fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
+    rule = "reuse the existing variables, and create none"
+    checks.require(not names, "clip audit", rule, names[:3], fix)
 
 
 def _require_losses(model: model_lib.MultiTaskModel) -> Sequence[types.ExampleHead]:

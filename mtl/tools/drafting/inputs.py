@@ -321,7 +321,8 @@ def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:
 
 
 def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:
-    values = {part for text in facts.values for part in text.split(delimiter or "|") if part}
+    parts = (part.strip() for text in facts.values for part in text.split(delimiter or "|"))
+    values = set(filter(None, parts))
     part = "hashes" if len(values) > _MOST_CATEGORIES else "categories"
     why = f"list, {len(values):,} values" + (f" between {delimiter!r}" if delimiter else "")
     return Input(name=facts.name, dtype=dtype, parts=(part,), why=why)

@@ -73,7 +73,6 @@ def measure(
     auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
-        # `before` is 0 in `launch.clip_audit`, whose first pass creates all variables.
         before = len(tf1.trainable_variables())
         # Ops from the index `first` on belong to the new forward pass; see `twins`.
         first = len(tf1.get_default_graph().get_operations())
@@ -81,7 +80,7 @@ def measure(
             activations = model.infer_activations(batch[0], batch[1], statistics)
             outputs = twins.reuse_earlier(first, activations.logits)
             others = auxiliary.measure(dataclasses.replace(activations, logits=outputs), first)
-        if before:
+        if before:  # `launch.clip_audit` creates all variables in its first pass.
             _require_none(tf1.trainable_variables()[before:])
         examples = {head.name: head.examples(outputs[head.name], batch[1]) for head in heads}
         if not logits:  # Only the first call measures the whole batch.
@@ -97,10 +96,9 @@ def measure(
 
     measured = norms.measure(losses_of, (features, labels), weigh_measured)
     examples = _of_gradients(measured)
-    for audited in heads:
-        task = audited.name
-        columns = _of_head(audited, logits[task], labels)
-        examples |= {f"{name}/{task}": tf.cast(x, tf.float32) for name, x in columns.items()}
+    for head in heads:
+        columns = _of_head(head, logits[head.name], labels)
+        examples |= {f"{name}/{head.name}": tf.cast(x, tf.float32) for name, x in columns.items()}
     for name in measured.losses.keys() - logits.keys():
         examples[f"loss/{name}"] = tf.cast(measured.losses[name], tf.float32)
     return Measured(examples, _of_batch(measured), measured.unknown, auxiliary.left_out)

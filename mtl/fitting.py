@@ -312,14 +312,19 @@ def _read_table(where: str, data: Any) -> pa.Table:
 def _convert_rows(data: Any) -> pa.Table | None:
     if isinstance(data, pa.Table):
         return data
-    if hasattr(data, "columns") and hasattr(data, "to_arrow"):  # polars
+    has_columns = hasattr(data, "columns")
+    if has_columns and hasattr(data, "to_arrow"):  # polars
         return data.to_arrow()
-    if hasattr(data, "columns") and hasattr(data, "index"):  # pandas
+    if has_columns and hasattr(data, "index"):  # pandas
         return pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, dict):
-        is_matrix = {name: getattr(values, "ndim", 1) > 1 for name, values in data.items()}
-        return pa.table({n: list(v) if is_matrix[n] else v for n, v in data.items()})
+        return pa.table({name: _list_matrix(values) for name, values in data.items()})
     return pa.Table.from_pylist(list(data)) if isinstance(data, list | tuple) else None
+
+
+def _list_matrix(values: Any) -> Any:
+    """Return the rows of an array with several axes as a list, which Arrow needs."""
+    return list(values) if getattr(values, "ndim", 1) > 1 else values
 
 
 def _plan_run(

@@ -274,9 +274,7 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
         return None
     try:
         if field.dtype == "string":
-            if not field.shape:
-                empty = field.default or ""
-                flat = [text.strip(literals.SPACES) or empty for text in flat]
+            flat = flat if field.shape else _fill_texts(field, flat)
             # Refuse half of a surrogate pair, which JSON can write, but UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
@@ -284,6 +282,12 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
     except (OverflowError, UnicodeEncodeError):
         return None
     return array.reshape(len(values), -1) if field.shape else array
+
+
+def _fill_texts(field: spec_lib.Field, texts: Sequence[str]) -> list[str]:
+    """Drop the spaces around texts, and replace empty texts by the default if there is one."""
+    default = field.default or ""
+    return [text.strip(literals.SPACES) or default for text in texts]
 
 
 def _join_lists(field: spec_lib.Field, values: Sequence[Any]) -> list[Any] | None:

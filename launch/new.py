@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from launch.processes import endings
 from mtl import aligned, checks, times
-from mtl.data import arrow, written_numbers
+from mtl.data import arrow, csv, written_numbers
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, holdouts, lines, page, plans, tables
 
@@ -211,7 +211,8 @@ def _find_ending(dialect: lines.Dialect) -> str:
     """Return the ending of file names in the format of the table, for an example command."""
     if dialect.is_json:
         return ".jsonl"
-    return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
+    ending = arrow.find_ending(dialect.paths[0].removesuffix(".gz"))
+    return ending if dialect.is_arrow or ending in csv.ENDINGS else ".csv"
 
 
 def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:

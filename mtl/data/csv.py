@@ -23,6 +23,8 @@ from mtl.data import csv_columns, files, packed, source, weighted_lists, written
 from mtl.deferred import tf
 from mtl.spec import literals
 
+# Extensions of the names of files with delimited text.
+ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
 # An error about fields that are decoded together names at most this number of fields.
 _LISTED = 3
 

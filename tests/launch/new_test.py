@@ -48,6 +48,12 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.medium
+def test_the_next_command_reads_files_like_the_table(run, tmp_path):
+    write(tmp_path / "t.tsv", delimiter="\t")
+    assert "--input NEW.tsv\n" in run("--task", "clicked", data="t.tsv") + "\n"
+
+
 @pytest.mark.slow
 def test_the_file_trains_as_it_is_and_a_leak_is_no_input(run, tmp_path):
     write(tmp_path / "t.csv", delimiter=";")
@@ -206,6 +212,10 @@ def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
         (("--task", "id"), "be a number, or have at most 1000 classes|had"),
         (("--task", "clicked", "--holdout", "1.5"), "--holdout must be a share"),
         (("--task", "clicked", "--time", "job"), "--time 'job' must hold numbers, or times"),
+        (
+            (*("--task", "clicked", "--time", "day"), "--holdout", "0.05", "--validation", "0.04"),
+            "--time 'day' must let validation and test start at different times, got '2024-01-10'",
+        ),
         (("--task", "clicked", "--key", "job"), "--key 'job' must have at least 20 values"),
         (("--task", "clicked", "--key", "user", "--time", "day"), "--key must come without --time"),
         (("--task", "clicked", "--time_form", "day=%d"), "--time_form 'day' must give a year"),

@@ -39,6 +39,11 @@ with deferred.imports():
     from mtl.tf_internals import debugger
 
 
+# The error of TensorFlow if its debugger watches gradients inside of `tf.cond`.
+_LOST_RESULT = "Retval[0] does not have value"
+_NUMERICS = "Train with Run.check_numerics = True, which names the op that fails."
+
+
 @contextlib.contextmanager
 def open_step(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
@@ -269,11 +274,16 @@ class _Replay(training.Training):
 
         Raises:
           _StepError: the replayed step fails.
-          UserError: a loss or a gradient of an earlier step is not finite.
+          UserError: a loss or a gradient of an earlier step is not finite, or the debugger cannot
+            watch the surgery of the model.
         """
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
+            if _LOST_RESULT in error.message:
+                rule = "not compute gradients under a condition, which TensorFlow's debugger loses"
+                surgery = type(self._experiment.model.surgery).__name__
+                checks.fail("MultiTaskModel.surgery in launch.debug", rule, surgery, _NUMERICS)
             if is_reached and is_reached():
                 raise _StepError(error) from error
             # Only the check in the update names its step: raise all other

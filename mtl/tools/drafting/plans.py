@@ -506,7 +506,10 @@ def _find_starts(
     # Rows with the same time stay in one split, so the share may differ from the setting.
     later = float((ordered >= first[0]).mean())
     first_start = str(next(iter(starts.values())))
-    checks.require(later < 1 and len(set(first)) == len(first), where, "vary", first_start)
+    checks.require(later < 1, where, "vary", first_start)
+    rule = f"let {' and '.join(starts)} start at different times"
+    fix = "Hold out more rows, or one split only."
+    checks.require(len(set(first)) == len(first), where, rule, first_start, fix)
     return starts, later
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import arrow, files
+from mtl.data import arrow, csv, files
 from mtl.tools.scoring import batches, csv_rows, image_rows, json_rows, records, table_rows, writers
 
 _SPLIT = "input"
@@ -34,6 +34,8 @@ def find_format(path: str, format_name: str) -> str:
         return format_name
     if arrow.find_ending(path) in arrow.ENDINGS:
         return "parquet"
+    if arrow.find_ending(path.removesuffix(".gz")) in csv.ENDINGS:
+        return "csv"  # In the delimiter of the run.
     name_format, fix = writers.format_in(path), "Or set --input_format."
     if name_format is None:
         checks.fail("--input", "name its format, such as .csv", path, fix)

@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mtl import checks
-from mtl.data import arrow, json_lines, sheets
+from mtl.data import arrow, csv, json_lines, sheets
 from mtl.tools.drafting import lines
 
 CSV, JSON, ARROW, SHEET = "CSV", "JSON lines", "Arrow", "spreadsheet"
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
-_CSV_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
 _ROWS = 1 << 17
 # Blocks of JSON have fewer rows, because Python objects take more memory than Arrow columns.
 _ROWS_OF_JSON = 1 << 13
@@ -86,8 +85,8 @@ def find_format(where: str, path: str) -> str:
         return JSON
     is_records = "tfrecord" in path.lower()
     fix = "Give --gin_file or --model_dir: a run knows its fields." if is_records else ""
-    rule = f"end in one of {', '.join((*_CSV_ENDINGS, *_JSON_ENDINGS, *arrow.ENDINGS))}"
-    checks.require(ending in _CSV_ENDINGS, where, rule, path, fix)
+    rule = f"end in one of {', '.join((*csv.ENDINGS, *_JSON_ENDINGS, *arrow.ENDINGS))}"
+    checks.require(ending in csv.ENDINGS, where, rule, path, fix)
     return CSV
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from benchmarks import debugger
 from mtl import checks, verbs
+from mtl.balancing import methods, surgery
 from mtl.tools.debugging import findings, replay
 from tests import tiny
 
@@ -90,6 +91,17 @@ def test_a_run_that_looked_texts_up_before_is_replayed_with_texts(tmp_path):
 def test_a_step_that_is_never_reached(step, says, broken):
     with pytest.raises(checks.UserError, match=says):
         verbs.debug(broken[0], str(broken[1]), step)
+
+
+def test_gradients_under_a_condition_are_one_line(tmp_path):
+    made = debugger.make("log_of_zero", "head", checkpoint_steps=2, summary_steps=1)
+    rare = surgery.Combine(method=methods.CAGrad(), every_steps=10)
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=rare))
+    train(made, tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(checks.UserError, match="got 'Combine'. Train with Run.check_numerics"):
+        verbs.debug(made, str(tmp_path))
+    assert content(tmp_path) == before
 
 
 def test_data_that_cannot_be_read_any_more_is_one_line(broken, monkeypatch):

@@ -104,7 +104,7 @@ def test_files_are_one_split_and_settings_of_the_source_count(trained, tmp_path)
     [
         ({}, {}, "--input must name existing files, got"),
         ({"new.csv": "x", "new.jsonl": "{}"}, {}, "--input must hold files of one format"),
-        ({"new.txt": "x"}, {}, "--input must name its format, such as .csv"),
+        ({"new.rows": "x"}, {}, "--input must name its format, such as .csv"),
         ({"new.csv": "x"}, {"format_name": "cvs"}, "--input_format must be one of .* 'csv'"),
         ({"new.jsonl": '{"x": [1, 2, 3]}\n{'}, {}, "new.jsonl line 2: must be JSON"),
         ({"new.csv": "x,word,kind,size\n1|2|3,a,0,1\n"}, {}, "the column of field 'sign' must be"),

@@ -196,15 +196,16 @@ def test_what_is_no_example(tmp_path):
 
 
 def test_files_that_are_found(tmp_path):
-    for name in ("b.csv", "a.csv", "in.txt"):
+    for name in ("b.csv", "a.csv", "in.txt", "in.rows"):
         write(tmp_path / name, CSV)
     pattern = str(tmp_path / "*.csv")
     assert [path[-5:] for path in reader().find([pattern, pattern])] == ["a.csv", "b.csv"]
     with pytest.raises(checks.UserError, match="--input.* must name existing files"):
         reader().find([str(tmp_path / "*.jsonl")])
     with pytest.raises(checks.UserError, match="--input must name its format.*--input_format"):
-        reader().find([str(tmp_path / "in.txt")])
-    assert reader(format_name="csv").find([str(tmp_path / "in.txt")])
+        reader().find([str(tmp_path / "in.rows")])
+    assert reader(format_name="csv").find([str(tmp_path / "in.rows")])
+    assert reader().find([str(tmp_path / "in.txt")])
     with pytest.raises(checks.UserError, match="--input_format must be one of .*got 'orc'"):
         reader(format_name="orc")
     with pytest.raises(checks.UserError, match="must name files.*It is a folder"):

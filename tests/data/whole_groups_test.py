@@ -51,6 +51,17 @@ def sizes_of(data):
     return dict(zip(*np.unique(keys.astype(str), return_counts=True), strict=True))
 
 
+def test_parts_of_a_batch_are_joined_in_their_order():
+    images = np.arange(48).reshape(2, 3, 4, 2)
+    lists = tf.ragged.constant([[[1], [2, 3], []], [[4], [], [5]]])
+    rows, is_row = whole_groups._join_parts(
+        {"image": tf.constant(images), "list": lists}, tf.constant([[True] * 3, [False] * 3])
+    )
+    np.testing.assert_array_equal(rows["image"], images.reshape(6, 4, 2))
+    assert rows["list"].to_list() == [[1], [2, 3], [], [4], [], [5]]
+    assert is_row.numpy().tolist() == [True] * 3 + [False] * 3
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("shuffle_buffer", [1, 100])
 def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shuffle_buffer):

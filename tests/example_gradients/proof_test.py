@@ -113,6 +113,20 @@ def tiled(batch):
     return losses(tf.reduce_prod(tf.reshape(hidden, [3, -1, 5]), 0), batch)
 
 
+def gathered_apart(batch):
+    """Rows that each example takes from its own table."""
+    rows = tf.gather(batch["x"], batch["ids"], batch_dims=1)
+    return losses(tf.reduce_sum(layers.dense(rows, 5, "hidden", tf.tanh), 1), batch)
+
+
+def greatest_of_lists(batch):
+    """The greatest of the vectors of each list, [N, D] -> [B, D]."""
+    ids = batch["list"]
+    vectors = layers.embedding(ids.values, 4, 3)
+    pooled = tf.math.unsorted_segment_max(vectors, ids.value_rowids(), ids.nrows())
+    return losses(layers.dense(tf.maximum(pooled, -2.0), 5, "hidden", tf.tanh), batch)
+
+
 def scaled_steps(batch):
     """A scale and a shift of each step, of tensors with steps first."""
     scale = tf1.get_variable("scale", [UNITS])
@@ -149,6 +163,8 @@ FAST = (
     attention,
     masked,
     swish,
+    gathered_apart,
+    greatest_of_lists,
 )
 
 

@@ -113,6 +113,17 @@ def test_a_constant_channel_stays_before_a_padded_convolution():
     assert (3, 3, 3, 4) in _remove(lambda x: build(x, "VALID"), (6, 6, 2))
 
 
+def test_a_constant_channel_becomes_a_bias_of_a_kernel_of_one_pixel():
+    """Such a kernel reads no pixel beyond the border, whatever the padding."""
+    kernel = without(weights(3, 3, 2, 5), columns=[0, 3])
+
+    def build(x):
+        hidden = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME") + np.ones(5, np.float32))
+        return tf.nn.conv2d(hidden, weights(1, 1, 5, 4), 1, "SAME")
+
+    assert (1, 1, 3, 4) in _remove(build, (6, 6, 2))
+
+
 def test_units_of_a_residual_sum_go_together():
     def build(x):
         first = tf.nn.relu(x @ without(weights(4, 6), columns=[1, 2, 3]))

@@ -129,14 +129,14 @@ class JsonLines(types.Source):
 
     @functools.cached_property
     def _kinds(self) -> dict[str, set[type]]:
-        """{key: types of the values in the first objects, except null}."""
+        """{key: types of the values in the first objects, except null; 7.0 counts as an int}."""
         kinds: dict[str, set[type]] = {}
         path = self._find(next(iter(self.files)))[0]
         try:
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
                 row = {} if isinstance(line, str) else parse_object(line)
                 for key, value in row.items():
-                    kinds.setdefault(key, set()).update(() if value is None else {type(value)})
+                    kinds.setdefault(key, set()).update([] if value is None else [_find_type(value)])
         except ValueError:  # The next reader of the file reports the bad line.
             return {}
         return kinds
@@ -149,7 +149,8 @@ class JsonLines(types.Source):
         """Fail if none of the first objects has a field: its name may be misspelt."""
         path = self._find(next(iter(self.files)))[0]
         for name in names if self.names else ():
-            checks.one_of(f"{path}: the key of field {name!r}", name, self.names)
+            where = f"{path}: in the first {_SEARCHED:,} objects, the key of field {name!r}"
+            checks.one_of(where, name, self.names)
 
     def _check_split(self, split: str) -> list[str]:
         """Return the files of a split; fail if a compressed file is truncated."""
@@ -160,6 +161,11 @@ class JsonLines(types.Source):
 
     def _find(self, split: str) -> list[str]:
         return files.find("JsonLines.files", self.files, split, self.data_dir)
+
+
+def _find_type(value: Any) -> type:
+    """Return the type of a value; int for whole numbers such as 7.0, as pandas writes them."""
+    return int if isinstance(value, float) and value.is_integer() else type(value)
 
 
 def mark_parts(fields: Mapping[str, spec_lib.Field]) -> Mapping[str, spec_lib.Field]:

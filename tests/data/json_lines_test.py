@@ -138,17 +138,21 @@ def test_whole_numbers_are_keys_of_splits(tmp_path):
         _write(
             tmp_path, [{**row, "user": kind(row["user"] or "")} for row in rows], f"{name}.jsonl"
         )
-        for name, kind in {"texts": str, "numbers": lambda user: user or None}.items()
+        for name, kind in {
+            "texts": str,
+            "numbers": lambda user: user or None,
+            "floats": lambda user: float(user) if user else None,
+        }.items()
     ]
     for split in ("train", "test"):
         cuts = [
             field_splits.ByKey(source=source, field="user", held_out={"test": 0.4})
             for source in sources
         ]
-        texts, numbers = (
+        texts, numbers, floats = (
             [values["x"] for _, values in source.scan(split, fields)] for source in cuts
         )
-        assert texts == numbers and 0 < len(numbers) < 60
-        data = pipeline.Pipeline(source=cuts[1], spec=fields, batch_size=60)
+        assert texts == numbers == floats and 0 < len(numbers) < 60
+        data = pipeline.Pipeline(source=cuts[2], spec=fields, batch_size=60)
         ((features, _),) = data.dataset(split, training=False, seed=0)
         assert features["x"].numpy().tolist() == numbers

@@ -8,7 +8,9 @@ import statistics
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from launch import new
 from mtl import checks, verbs
@@ -46,6 +48,22 @@ def run(tmp_path, monkeypatch):
         return new.draft(new._parse(sys.argv[1:]))
 
     return call
+
+
+def test_stored_times_are_whole_numbers_and_written_ones_any(run, tmp_path):
+    table = {
+        "t": [1.7e9 + row / 2 for row in range(60)],
+        "x": [row % 7 / 3 for row in range(60)],
+        "y": [row % 2 for row in range(60)],
+    }
+    parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+    rows = zip(*table.values(), strict=True)
+    lines = [",".join(table), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    message = r"--time 't' must hold whole numbers, got \[1700000000.5\]. Round the column to seconds"
+    with pytest.raises(checks.UserError, match=message):
+        run("--task", "y", "--time", "t", data="t.parquet")
+    assert "Wrote t.gin" in run("--task", "y", "--time", "t")
 
 
 @pytest.mark.medium

@@ -520,6 +520,11 @@ def _read_times(
     facts = table.facts[name]
     if facts.is_number:
         values = table.numbers(name)
+        odd = values[np.isfinite(values) & (values % 1 != 0)]
+        # A source reads stored numbers, unlike texts, as whole numbers.
+        rule, fix = "hold whole numbers", "Round the column to seconds, or write it as texts."
+        is_stored = name in table.dialect.numbers
+        checks.require(not (is_stored and len(odd)), where, rule, odd[:1].tolist(), fix)
         return values, values.tolist()
     texts = table.texts(name).drop_null().to_pylist()
     form = find_time_form(table, name)

@@ -136,7 +136,9 @@ class JsonLines(types.Source):
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
                 row = {} if isinstance(line, str) else parse_object(line)
                 for key, value in row.items():
-                    kinds.setdefault(key, set()).update([] if value is None else [_find_type(value)])
+                    kinds.setdefault(key, set()).update(
+                        [] if value is None else [_find_type(value)]
+                    )
         except ValueError:  # The next reader of the file reports the bad line.
             return {}
         return kinds

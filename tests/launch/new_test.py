@@ -60,7 +60,9 @@ def test_stored_times_are_whole_numbers_and_written_ones_any(run, tmp_path):
     rows = zip(*table.values(), strict=True)
     lines = [",".join(table), *(",".join(map(str, row)) for row in rows)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    message = r"--time 't' must hold whole numbers, got \[1700000000.5\]. Round the column to seconds"
+    message = (
+        r"--time 't' must hold whole numbers, got \[1700000000.5\]. Round the column to seconds"
+    )
     with pytest.raises(checks.UserError, match=message):
         run("--task", "y", "--time", "t", data="t.parquet")
     assert "Wrote t.gin" in run("--task", "y", "--time", "t")

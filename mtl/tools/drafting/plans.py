@@ -520,11 +520,8 @@ def _read_times(
     facts = table.facts[name]
     if facts.is_number:
         values = table.numbers(name)
-        odd = values[np.isfinite(values) & (values % 1 != 0)]
-        # A source reads stored numbers, unlike texts, as whole numbers.
-        rule, fix = "hold whole numbers", "Round the column to seconds, or write it as texts."
-        is_stored = name in table.dialect.numbers
-        checks.require(not (is_stored and len(odd)), where, rule, odd[:1].tolist(), fix)
+        if name in table.dialect.numbers:
+            _require_whole(where, values)
         return values, values.tolist()
     texts = table.texts(name).drop_null().to_pylist()
     form = find_time_form(table, name)
@@ -536,6 +533,13 @@ def _read_times(
         return np.array([times.read_time(text) for text in texts]), texts
     written = [str(time or "") for time in dates.read_times(texts, form)]
     return np.array([times.read_time(text) for text in written]), written
+
+
+def _require_whole(where: str, values: np.ndarray) -> None:
+    """Fail if stored times have fractions: a source reads stored numbers as whole numbers."""
+    odd = values[np.isfinite(values) & (values % 1 != 0)]
+    fix = "Round the column to seconds, or write it as texts."
+    checks.require(not len(odd), where, "hold whole numbers", odd[:1].tolist(), fix)
 
 
 def find_time_form(table: inspection.Inspection, name: str) -> str | None:

@@ -520,23 +520,24 @@ def _read_times(
     facts = table.facts[name]
     if facts.is_number:
         values = table.numbers(name)
-        if name in table.dialect.numbers:
-            _require_whole(where, values)
+        _require_whole(table, name, where, values)
         return values, values.tolist()
     texts = table.texts(name).drop_null().to_pylist()
     form = find_time_form(table, name)
     if form is None:
-        first = next(iter(facts.values), "")
-        odd = next((text for text in facts.values if not columns.match_time(text)), first)
-        checks.fail(where, "hold numbers, or times such as 2024-05-31", odd)
+        odd = [text for text in facts.values if not columns.match_time(text)]
+        shown = next(iter([*odd, *facts.values]), "")
+        checks.fail(where, "hold numbers, or times such as 2024-05-31", shown)
     if not form:
         return np.array([times.read_time(text) for text in texts]), texts
     written = [str(time or "") for time in dates.read_times(texts, form)]
     return np.array([times.read_time(text) for text in written]), written
 
 
-def _require_whole(where: str, values: np.ndarray) -> None:
+def _require_whole(table: inspection.Inspection, name: str, where: str, values: np.ndarray) -> None:
     """Fail if stored times have fractions: a source reads stored numbers as whole numbers."""
+    if name not in table.dialect.numbers:
+        return  # The file holds texts.
     odd = values[np.isfinite(values) & (values % 1 != 0)]
     fix = "Round the column to seconds, or write it as texts."
     checks.require(not len(odd), where, "hold whole numbers", odd[:1].tolist(), fix)

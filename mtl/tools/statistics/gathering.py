@@ -84,8 +84,7 @@ class _Gathered:
 
     def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
         self._table, self._left_out = table, left_out
-        # In JSON, an empty text is a value.
-        self._marks = ("", *marks) if table.has_cells else tuple(marks)
+        self._marks = tuple(marks)
         self._limits = columns_lib.Limits.share(len(table.columns) or _KEYS)
         self.dropped: set[str] = set()
         self.plans: dict[str, tuple[str, ...]] = {}
@@ -140,16 +139,18 @@ class _Gathered:
                 self._reasons.setdefault(name, f"{block.path}: {column.reason}")
 
     def _start_column(self, name: str, kind: pa.DataType | None = None) -> columns_lib.Base:
-        if self._table.schema is not None and not self._table.has_cells:
+        has_cells = self._table.holds_cells(name)
+        if self._table.schema is not None and not has_cells:
             return start_typed(self._table.schema.field(name).type, self._limits)
         plan, limits = self.plans.get(name, ()), self._limits
-        has_cells = self._table.has_cells
+        # In JSON, an empty text is a value.
+        marks = ("", *self._marks) if has_cells else self._marks
         if _LIST in plan or (kind is not None and pa.types.is_list(kind)):
             is_text = _LIST in plan and plan[-1] == _TEXT
             inner = columns_lib.Text(limits) if is_text else columns_lib.Guessed(limits)
-            return columns_lib.Listed(inner, self._marks, has_cells)
+            return columns_lib.Listed(inner, marks, has_cells)
         kind_of_column = columns_lib.Text if _TEXT in plan else columns_lib.Guessed
-        return kind_of_column(limits, self._marks, has_cells)
+        return kind_of_column(limits, marks, has_cells)
 
     def _keep_facts(
         self, pool: concurrent.futures.Executor, current: Mapping[str, columns_lib.Base]

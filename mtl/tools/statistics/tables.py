@@ -8,6 +8,7 @@ for block in tables.read_blocks(table):
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import itertools
 import json
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mtl import checks
-from mtl.data import arrow, csv, json_lines, sheets
+from mtl.data import arrow, csv, json_lines, partitions, sheets
 from mtl.tools.drafting import lines
 
 CSV, JSON, ARROW, SHEET = "CSV", "JSON lines", "Arrow", "spreadsheet"
@@ -66,6 +67,21 @@ class Table:
     def has_cells(self) -> bool:
         """True if all values are texts, whose content shows the type of a column."""
         return self.format in (CSV, SHEET)
+
+    def holds_cells(self, name: str) -> bool:
+        """Return True if the values of a column are texts, whose content shows its type.
+
+        Names of folders, such as year=2024, give such texts.
+        """
+        return self.has_cells or name in self._of_folders
+
+    @functools.cached_property
+    def _of_folders(self) -> Collection[str]:
+        if self.schema is None:
+            return ()
+        keys = partitions.read_keys(self.paths[0])
+        # A column of the file takes precedence over a folder name.
+        return [name for name in keys if pa.types.is_dictionary(self.schema.field(name).type)]
 
 
 def find_format(where: str, path: str) -> str:
@@ -170,11 +186,18 @@ def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
             rows = arrow.read_part(path, part, column_names)
             for start in range(0, part.num_rows, _ROWS):
                 part_rows = rows.slice(start, _ROWS)
-                yield Block(
-                    path,
-                    len(part_rows),
-                    {name: _join_chunks(part_rows[name]) for name in column_names},
-                )
+                columns = {name: _join_chunks(part_rows[name]) for name in column_names}
+                yield Block(path, len(part_rows), _decode_folders(table, columns))
+
+
+def _decode_folders(table: Table, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Replace the dictionaries of columns that folder names give by plain texts."""
+    return {
+        name: values.dictionary_decode()
+        if table.holds_cells(name) and pa.types.is_dictionary(values.type)
+        else values
+        for name, values in columns.items()
+    }
 
 
 def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:

@@ -181,6 +181,27 @@ def test_files_of_arrow_equal_pandas(tmp_path, kind):
     assert found["bytes"].list_frequent(1)[0][0] == "\\xff\x00" and found["bytes"].missing == 1000
 
 
+def test_names_of_folders_mean_what_cells_mean(tmp_path):
+    rows = [(year, code, size) for year in ("2023", "2024", "") for code in "ab" for size in (1, 2)]
+    lines = [",".join(map(str, row)) for row in rows]
+    flat = _describe(_write(tmp_path / "rows.csv", "\n".join(["year,code,size", *lines, ""])))
+    for year, code in dict.fromkeys(row[:2] for row in rows):
+        folder = f"year={year or '__HIVE_DEFAULT_PARTITION__'}/code={code}"
+        (tmp_path / folder).mkdir(parents=True)
+        # The file has a column `code`, too, which takes precedence.
+        columns = {"size": [1, 2], "code": [code] * 2}
+        parquet.write_table(pa.table(columns), tmp_path / folder / "part.parquet")
+    folders = _describe(*sorted(tmp_path.rglob("*.parquet")))
+    for name, column in flat.columns.items():
+        other = folders.columns[name]
+        assert (other.kind, other.missing, other.count) == (
+            column.kind,
+            column.missing,
+            column.count,
+        )
+    assert folders.columns["year"].kind == "int" and folders.columns["year"].missing == 4
+
+
 def test_json_lines_hold_gaps_lists_and_late_keys(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_ROWS_OF_JSON", 3)
     rows = [{"a": 1, "b": None}, {"a": "2", "b": 1}, {}, {"a": 2.5, "late": [1, 2]}, {"late": []}]

@@ -34,7 +34,8 @@ class Growing(tables.Ids):
         run may raise the capacity.
       min_count: the number of occurrences after which a key gets a row. A sketch of `4 capacity`
         counters counts keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). As
-        keys can share counters, a key may get a row too early, but never too late.
+        keys can share counters, a key may get a row too early, but never too late, unless a
+        continued run raises the capacity: then all counts start at 0.
       admission_rate: the probability, at each occurrence of a new key, that the key gets a row, in
         (0, 1].
       eviction: the rule that selects the key to remove if a new key finds no free row. The rule

@@ -462,8 +462,21 @@ class Base(Labelled):
           InvalidArgumentError: when the op runs, if a label or a weight is out of range.
         """
         examples = self.examples(logits, labels)
-        losses = self.losses(examples.logits, examples.targets)
+        losses = self._compute_losses(examples)
         return objectives.weighted_mean(losses, examples.weights)
+
+    def _compute_losses(self, examples: types.LossInputs) -> tf.Tensor:
+        """Compute the loss of every label, in the shape of the weights.
+
+        Raises:
+          UserError: `losses` returns another shape, which would be broadcast to a wrong loss.
+        """
+        losses = self.losses(examples.logits, examples.targets)
+        wanted = examples.weights.shape
+        where = f"the losses of head {self.name!r}, {type(self).__name__},"
+        rule = f"have the shape {tuple(wanted)} of its weights"
+        checks.require(losses.shape.is_compatible_with(wanted), where, rule, tuple(losses.shape))
+        return losses
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Sum the weights of the labels: {field: [B, ...]} -> a scalar."""
@@ -485,7 +498,7 @@ class Base(Labelled):
         for metrics that depend on labels alone.
         """
         examples = self.examples(logits, labels)
-        losses = self.losses(examples.logits, examples.targets)
+        losses = self._compute_losses(examples)
         sums = {
             "loss": metrics.sum_weighted(losses, examples.weights),
             "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),

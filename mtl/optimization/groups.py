@@ -186,9 +186,13 @@ def apply_optimizer(
       The op that updates the variables.
 
     Raises:
-      UserError: the optimizer cannot update a table in bfloat16.
+      UserError: the part does not build an optimizer of `tf.compat.v1.train`, or the optimizer
+        cannot update a table in bfloat16.
     """
     tf_optimizer = optimizer(rate)
+    # An optimizer of Keras would return without any op that changes a variable.
+    rule = "build an optimizer of tf.compat.v1.train"
+    checks.is_a(f"the part {type(optimizer).__name__}", tf_optimizer, tf1.train.Optimizer, rule)
     if freezing.holds_some():
         tf_optimizer = _mask_moves(tf_optimizer, pairs)
     _set_tables(tf_optimizer, pairs)

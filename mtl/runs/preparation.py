@@ -68,6 +68,10 @@ def prepare_run(
         _describe_data(experiment, look, model_dir)
     else:
         _renew_doubts(experiment, model_dir)
+        if experiment.refit:
+            _log.info(
+                "Experiment.refit applies to new runs only: the classifier is not fitted again"
+            )
     _check_pruning(model, model_dir)
     _check_start(experiment, is_new)
     graph = build_evaluation()

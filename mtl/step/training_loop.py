@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.step import outlets
 
@@ -53,6 +54,8 @@ class StepResult:
     waited: tf.Tensor | None = None
 
     def __getitem__(self, name: str) -> tf.Tensor:
+        if name not in self.names:
+            checks.one_of("the name of a scalar of a step", name, self.names)
         return self.values[self.names.index(name)]
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, features, heads, model, networks
+from mtl import checks, compat, features, heads, model, networks, types
 from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
@@ -333,6 +333,47 @@ def test_a_label_field_that_is_not_there_is_named():
     made = _model(networks.MLP(), heads=[heads.Binary(name="sing")])
     with pytest.raises(checks.UserError, match="Did you mean 'sign'"):
         _loss(made, ModeKeys.EVAL, batch)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OfOtherShape(heads.Regression):
+    """A head whose losses have a shape that would be broadcast with the weights."""
+
+    change: Any
+
+    def losses(self, logits, targets):
+        return self.change(super().losses(logits, targets))
+
+
+@pytest.mark.parametrize(
+    "change, shape",
+    [(tf.reduce_mean, "()"), (lambda losses: losses[:, tf.newaxis] + losses, "(8, 8)")],
+    ids=["a mean", "pairs of rows"],
+)
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL])
+def test_losses_of_another_shape_are_one_line(change, shape, mode):
+    own = [heads.Binary(name="sign"), _OfOtherShape(name="size", change=change)]
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    with pytest.raises(checks.UserError) as error:
+        _loss(_model(networks.MLP(layers=[5]), heads=own), mode, batch)
+    wanted = "the losses of head 'size', _OfOtherShape, must have the shape (8,) of its weights"
+    assert str(error.value) == f"{wanted}, got {shape}."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OfKeras(types.Optimizer):
+    learning_rate: float = 0.1
+
+    def __call__(self, learning_rate):
+        return tf.keras.optimizers.SGD(0.1)
+
+
+def test_an_optimizer_of_keras_is_one_line():
+    made = _model(networks.MLP(layers=[5]), update=update.Update(optimizer=_OfKeras()))
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    message = "the part _OfKeras must build an optimizer of tf.compat.v1.train, got"
+    with pytest.raises(checks.UserError, match=message):
+        _loss(made, ModeKeys.TRAIN, batch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import layers
+from mtl import checks, layers
 from mtl.step import outlets, training_loop
 from tests.optimization import training
 
@@ -80,6 +80,13 @@ def test_a_call_ends_where_something_is_due(due_every, expected):
 
 
 @pytest.mark.medium
+def test_a_name_that_a_step_does_not_show_is_one_line():
+    result = training_loop.StepResult(step=1, values=["a", "b"], names=("sign/loss", "loss"))
+    assert result["loss"] == "b"
+    with pytest.raises(checks.UserError, match="must be one of sign/loss, loss, got 'sing/loss'"):
+        result["sing/loss"]
+
+
 def test_a_call_after_the_last_step_changes_nothing():
     _, variables, (step, values) = _train(20, steps_per_call=8)
     assert step == 20 == variables["global_step:0"]

@@ -147,11 +147,14 @@ def test_what_is_served_holds_the_shift_after_training_and_not_that_of_training(
     np.testing.assert_allclose(layer(tmp_path / "after")[1], bias - 2 * np.log(shares), rtol=1e-5)
 
 
-def test_it_is_done_once(source, tmp_path):
+def test_it_is_done_once(source, tmp_path, caplog):
+    caplog.set_level("INFO")
     part = refit.LogitAdjusted(task="kind", source=str(source))
     first = verbs.train(make(part, check_rows=256), str(tmp_path / "run"))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.ckpt*")}
+    assert "Experiment.refit" not in caplog.text
     np.testing.assert_equal(verbs.train(make(part), str(tmp_path / "run")), first)
+    assert "Experiment.refit applies to new runs only" in caplog.text
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.ckpt*")}
 
 

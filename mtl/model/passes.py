@@ -247,8 +247,12 @@ class Passes(settings.Settings):
         fix = f"Missing: {', '.join(task for task in tasks if task not in towers)}."
         has_all = all(task in towers for task in tasks)
         checks.require(has_all, where, "return a tower for every task", list(towers), fix)
+        rows = next((value.shape[:1] for value in inputs.values()), tf.TensorShape([None]))
         for task in tasks:
             _check_tower(f"{where} tower {task!r}", self.heads_by_task[task], towers[task].shape)
+            same = towers[task].shape[:1].is_compatible_with(rows)
+            rule = f"have a row for each of the {rows[0]} rows"
+            checks.require(same, f"{where} tower {task!r}", rule, towers[task].shape[0])
         return towers
 
 

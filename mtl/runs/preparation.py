@@ -333,6 +333,7 @@ def _refit_classifier(
     train_steps: int,
     model_dir: str,
 ) -> None:
+    refit.check_balance(model, data.sampler)
     statistics = fitting.load_statistics(model_dir)
     model, split = model.fitted(statistics), refit.split_of(data.train_split, data.eval_split)
     error_context = diagnosis.explain_run_errors(data, model, None, split)

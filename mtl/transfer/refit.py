@@ -99,6 +99,9 @@ class Refit(abc.ABC):
     computes: ClassVar[tuple[str, ...]] = ()
     """The settings of a head that the method computes."""
 
+    balances: ClassVar[bool] = False
+    """True if the method corrects unequal shares of classes, so training must not do so, too."""
+
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
 
@@ -209,6 +212,25 @@ class Refit(abc.ABC):
                 head = dataclasses.replace(cast(Any, head), **empty)
             new_heads.append(head)
         return dataclasses.replace(network, heads=new_heads)
+
+    def check_balance(self, network: model.MultiTaskModel, sampler: Any) -> None:
+        """Check that loss and sampler do not correct the shares of classes, if the method does.
+
+        Args:
+          network: the model.
+          sampler: the sampler of the training rows, or None.
+
+        Raises:
+          UserError: the loss of a task, or the sampler, balances the classes of the task, too.
+        """
+        balanced = {types.read_member(h, types.ClassHead, "balances") for h in network.heads}
+        balanced.add(sampler and sampler.balances)
+        fix = "Train the source without this balance, or use another method."
+        for head in network.heads if self.balances else ():
+            if head.name in self.list_tasks():
+                rule = f"not balance {head.field!r}, as {type(self).__name__} does"
+                fits = head.field not in balanced
+                checks.require(fits, "the loss or the sampler", rule, head.name, fix)
 
     def check_computed(self, head: types.Head) -> None:
         """Check that a head has no calibration that this method does not compute.
@@ -438,6 +460,8 @@ class LogitAdjusted(_Tau):
       taus: the candidates for tau, at least 0; `fit` chooses the best one on `split`.
       split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
+
+    balances: ClassVar[bool] = True
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier with an adjusted bias.

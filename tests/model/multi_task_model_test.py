@@ -391,13 +391,17 @@ class _Returning:
     [
         (lambda x: {"sign": x}, "must return a tower for every task, got ['sign']. Missing: size."),
         (lambda x: x, "must return types.Towers"),
+        (
+            lambda x: {"sign": x, "size": tf.reduce_mean(x, 0, keepdims=True)},
+            "tower 'size' must have a row for each of the 4 rows, got 1.",
+        ),
         (lambda x: {"sign": x, "size": x[:, 0]}, "tower 'size' must be [B, H] of a known H"),
         (
             lambda x: {"sign": x, "size": tf1.placeholder_with_default(x, [None, None])},
             "tower 'size' must be [B, H] of a known H",
         ),
     ],
-    ids=["missing", "no mapping", "no vector", "unknown width"],
+    ids=["missing", "no mapping", "one row", "no vector", "unknown width"],
 )
 def test_a_network_that_leaves_a_task_without_a_tower_is_one_line(towers, says):
     made = _model(networks.MLP(), network=_Returning(towers=towers))

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, heads, verbs
+from mtl.data import sampling
 from mtl.heads import classifiers, shots, softmax
 from mtl.runs import fitting
 from mtl.transfer import refit
@@ -193,6 +194,22 @@ def test_another_last_layer_is_refused(source, tmp_path):
     part = refit.TauNormalized(task="kind", source=str(source))
     with pytest.raises(checks.UserError, match="head 'kind' must have the Linear classifier"):
         verbs.train(make(part, classifier=classifiers.Cosine()), str(tmp_path / "run"))
+
+
+def test_a_balance_is_corrected_only_once(source, tmp_path):
+    adjusted = refit.LogitAdjusted(task="kind", source=str(source))
+    margin = softmax.CrossEntropy(margin=softmax.LogitAdjustment())
+    balanced = make(adjusted, objective=margin)
+    sampled = make(adjusted)
+    power = sampling.Power(label="kind", exponent=0.5)
+    sampled = dataclasses.replace(sampled, data=dataclasses.replace(sampled.data, sampler=power))
+    message = "the loss or the sampler must not balance 'kind', as LogitAdjusted does, got 'kind'"
+    for number, made in enumerate((balanced, sampled)):
+        with pytest.raises(checks.UserError, match=message):
+            verbs.train(made, str(tmp_path / str(number)))
+        assert not list((tmp_path / str(number)).glob("model.ckpt*"))
+    mean = refit.NearestMean(task="kind", source=str(source))
+    mean.check_balance(balanced.model, power)
 
 
 def test_a_head_of_tf_estimator_is_refused(source, tmp_path):

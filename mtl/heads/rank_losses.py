@@ -206,7 +206,8 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     """
     gains = group_metrics.gains(lists.labels, gain)
     # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
-    ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
+    # It differs between rows of one label, so each row has a rank of its own.
+    ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), -_rank_labels(lists)])
     discounts = group_metrics.discounts(ranks)
     share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains)))
 
@@ -274,9 +275,14 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
 def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
     """Return the DCG of the best order of each group, [G]."""
     # Rows with equal labels have equal gains, so their order does not change the ideal DCG.
+    discounts = group_metrics.discounts(_rank_labels(lists))
+    return tf.stop_gradient(lists.sum(gains * discounts))
+
+
+def _rank_labels(lists: Lists) -> tf.Tensor:
+    """Return the rank of each row in its group by its label, [N]; 1 for the greatest label."""
     index = tf.cast(lists.index, lists.labels.dtype)
-    ranks = 1 + lists.sum_pairs(_is_before, [lists.labels, index])
-    return tf.stop_gradient(lists.sum(gains * group_metrics.discounts(ranks)))
+    return 1 + lists.sum_pairs(_is_before, [lists.labels, index])
 
 
 def _is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:

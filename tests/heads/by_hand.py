@@ -93,8 +93,9 @@ def loss(kind, keys, scores, labels, weights, gains="exponential", temperature=0
             weight = sum(w[i] * w[j] for i, j in pairs)
             own = sum(w[i] * w[j] * softplus(s[j] - s[i]) for i, j in pairs) / weight
         elif kind == "lambdarank":
-            # The smaller label first where scores are equal.
-            rank = [1 + sum((s[j], -y[j]) > (s[i], -y[i]) for j in range(n)) for i in range(n)]
+            # The smaller label first where scores are equal; rows that are equal follow each other.
+            order = sorted(range(n), key=lambda row: (-s[row], y[row]))
+            rank = [1 + order.index(row) for row in range(n)]
             discount = [1 / math.log2(1 + r) for r in rank]
             own = sum(
                 abs((gain(y[i], gains) - gain(y[j], gains)) * (discount[i] - discount[j]))

@@ -66,6 +66,17 @@ def test_the_gradient_of_lambdarank_is_that_of_weighted_pairs():
     assert untrained[1, 0] < 0 < untrained[0, 0]
 
 
+def test_rows_of_equal_scores_and_labels_have_ranks_of_their_own():
+    """LambdaRank of an untrained model: NDCG changes by swaps of ranks 1, 2, 3 and 4."""
+    ranking = heads.Ranking(name="y", group="query", loss_type="lambdarank")
+    labels = {"query": np.zeros(4, int), "y": np.array([1, 0, 1, 0])}
+    loss, _ = harness.loss(ranking, np.zeros([4, 1]), labels)
+    discounts = 1 / np.log2(1 + np.arange(1, 5))
+    changes = discounts[:2, np.newaxis] - discounts[2:]  # Rows of label 1 rank last.
+    expected = changes.sum() / discounts[:2].sum() * np.log(2)
+    assert loss == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["ranknet", "softmax"])
 def test_slices_of_whole_groups_add_up(kind):
     keys, scores, labels, weights = drawn()

@@ -28,6 +28,7 @@ from mtl.files import storage
 
 with deferred.imports():
     from mtl import experiment, types, verbs
+    from mtl.checkpoints import run_directory
     from mtl.monitoring import summary
 
 _log = logging.getLogger("mtl.stages")
@@ -154,9 +155,19 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
     Yields:
       (stage, {metric: value}, number of trained steps) for each stage, once it is trained.
     """
+    changed: list[str] = []
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
+        is_new = run_directory.find_latest(stage.model_dir) is None
+        sources = [n for n in changed if any(b.startswith(f"{n}_dir =") for b in stage.params)]
         metrics, steps = stage.train()
+        if sources and not is_new:
+            _log.warning(
+                "Stage %s was built before %s changed: delete %s to build it again",
+                *(stage.name, sources[0], stage.model_dir),
+            )
+        if steps or sources or is_new:
+            changed.append(stage.name)
         yield stage, metrics, steps
 
 

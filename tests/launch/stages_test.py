@@ -1,10 +1,12 @@
 """Stages through the command line: the toy, and a computed classifier on top of it."""
 
+import dataclasses
 import shutil
 
 import numpy as np
 import pytest
 
+from launch import stages
 from tests import tiny
 from tests.launch import toy
 
@@ -82,6 +84,45 @@ def test_stages_build_on_each_other_and_are_done_once(trained, launch_in):
 
 
 @pytest.mark.thorough
+@dataclasses.dataclass
+class _Trained:
+    """A stage that trains a number of steps at once, in a folder of its name."""
+
+    name: str
+    steps: int
+    params: tuple[str, ...]
+
+    @property
+    def model_dir(self):
+        return self.name
+
+    def train(self):
+        return {}, self.steps
+
+
+@pytest.mark.parametrize(
+    "steps, existing, told",
+    [
+        ((40, 0, 0), ("joint", "tail"), ["tail was built before joint"]),
+        ((40, 0, 0), ("joint", "tail", "last"), ["tail was built", "last was built before tail"]),
+        ((40, 20, 0), ("joint",), []),  # Built now.
+        ((0, 20, 0), ("joint", "tail"), []),  # An interrupted stage goes on.
+        ((0, 20, 0), ("joint", "tail", "last"), ["last was built before tail"]),
+    ],
+)
+def test_a_stage_that_was_built_on_an_earlier_state_is_told(
+    steps, existing, told, monkeypatch, caplog
+):
+    find_latest = dict.fromkeys(existing, "checkpoint").get
+    monkeypatch.setattr(stages.run_directory, "find_latest", find_latest)
+    places = [(), ("joint_dir = 'root/joint'",), ("tail_dir = 'root/tail'",)]
+    parts = map(_Trained, ("joint", "tail", "last"), steps, places)
+    assert [count for *_, count in stages.run(list(parts))] == list(steps)
+    lines = [line for line in caplog.messages if "was built" in line]
+    assert len(lines) == len(told)
+    assert all(part in line for part, line in zip(told, lines, strict=True))
+
+
 def test_a_second_stage_prunes_what_the_first_has_trained(trained, launch, tmp_path):
     directory = shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     (directory / "pruned.gin").write_text(PRUNED)

@@ -178,4 +178,10 @@ def encode_columns(
                 # lacks.
                 compare: Any = column
                 others |= compare(features, fitted, {name: first[name] for name in targets})
-    return dict(sorted({**first, **others}.items()))
+    inputs = dict(sorted({**first, **others}.items()))
+    for name, value in inputs.items():
+        kind = getattr(value, "dtype", None)
+        fits = kind not in (None, tf.float64) and (value.shape.rank or 0) > 1
+        rule = "be a tensor of float32, [B, D] or [B, H, W, C]"
+        checks.require(fits, f"the input {name!r} of a column", rule, value)
+    return inputs

@@ -1,11 +1,14 @@
+import dataclasses
 import os
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks, features
+from mtl.features import column
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -52,6 +55,28 @@ def test_inputs_come_in_order_of_their_names_whatever_the_order_of_columns(direc
                 )
             )
     assert names[0] == names[1] == sorted(names[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Given(column.PerField):
+    """A column whose input is given."""
+
+    prefix: str = "given"
+    value: Any
+
+    def _encode(self, features, field, output, fitted):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    "value", [None, np.zeros([6, 1]), np.zeros([6], "f"), np.float32(1)], ids=repr
+)
+def test_an_input_of_another_form_is_one_line(value):
+    with tf.Graph().as_default():
+        value = value if value is None else tf.constant(value)
+        own = _Given(names=["age"], value=value)
+        with pytest.raises(checks.UserError, match="the input 'given_age' of a column must be a t"):
+            features.encode_columns([own], {"age": tf.range(6.0)}, None)
 
 
 def test_variables_live_under_their_column(directory):

@@ -192,7 +192,8 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     """Compute norms and cosines of the tasks' gradients, as scalars to monitor.
 
     Args:
-      gramian: inner products of the tasks' gradients, float64 [T, T].
+      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN in steps that do not
+        compute them, whose scalars are all NaN.
       names: the names of the T tasks.
 
     Returns:
@@ -227,25 +228,6 @@ def is_due(every_steps: int) -> tf.Tensor:
     # The update increments the global step at its end, so the variable still has the old value
     # here.
     return tf.equal((step + 1) % every_steps, 0)
-
-
-def monitor_rarely(
-    is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
-) -> dict[str, tf.Tensor]:
-    """Compute the scalars of `monitor_gramian` in the steps where `is_due` is True.
-
-    Args:
-      is_due: bool scalar, True in the steps that show the scalars.
-      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN where `is_due` is False.
-      names: the names of the T tasks.
-
-    Returns:
-      {name: float32 scalar}, with the names of `monitor_gramian`; NaN where `is_due` is False.
-    """
-    monitors = monitor_gramian(gramian, names)
-    # NaN < 0 is False, so the share of conflicts would be 0 instead of NaN.
-    monitors["surgery/conflicts"] = tf.where(is_due, monitors["surgery/conflicts"], math.nan)
-    return monitors
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:

@@ -102,7 +102,7 @@ class Monitored(types.Surgery):
             # The products are computed before the update, which changes the global step and the
             # variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
-            scalars = decision.monitor_rarely(is_due, gramian, list(losses))
+            scalars = decision.monitor_gramian(gramian, list(losses))
             monitors = {f"{prefix}{name}": value for name, value in scalars.items()} | monitors
         return gradients, monitors
 

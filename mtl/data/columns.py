@@ -126,7 +126,7 @@ def to_python(where: str, column: pa.ChunkedArray) -> Any:
 
 
 def guard(where: str, read: Callable[[], Any]) -> Any:
-    """Call a function of Arrow, and turn its errors into errors of one line.
+    """Call a function of Arrow; if the call fails, raise an error whose message is one line.
 
     Args:
       where: the file and the column, with which the message begins.

@@ -207,9 +207,10 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     gains = group_metrics.gains(lists.labels, gain)
     # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
     # It differs between rows of one label, so each row has a rank of its own.
-    ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), -_rank_labels(lists)])
+    label_ranks = _rank_labels(lists)
+    ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), -label_ranks])
     discounts = group_metrics.discounts(ranks)
-    share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains)))
+    share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains, label_ranks)))
 
     def compute_loss(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
         prefers = tf.cast(row[1] > other[1], row[0].dtype)
@@ -268,15 +269,14 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
     ranks = 1 + lists.sum_pairs(is_before, [lists.scores])
     gains = group_metrics.gains(lists.labels, gain)
     dcg = lists.sum(gains * group_metrics.discounts(ranks))
-    ideal = _ideal_dcg(lists, gains)
+    ideal = _ideal_dcg(lists, gains, _rank_labels(lists))
     return tf.where(ideal > 0, 1 - tf.math.divide_no_nan(dcg, ideal), tf.zeros_like(ideal))
 
 
-def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
+def _ideal_dcg(lists: Lists, gains: tf.Tensor, label_ranks: tf.Tensor) -> tf.Tensor:
     """Return the DCG of the best order of each group, [G]."""
     # Rows with equal labels have equal gains, so their order does not change the ideal DCG.
-    discounts = group_metrics.discounts(_rank_labels(lists))
-    return tf.stop_gradient(lists.sum(gains * discounts))
+    return tf.stop_gradient(lists.sum(gains * group_metrics.discounts(label_ranks)))
 
 
 def _rank_labels(lists: Lists) -> tf.Tensor:

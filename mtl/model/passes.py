@@ -249,15 +249,13 @@ class Passes(settings.Settings):
         checks.require(has_all, where, "return a tower for every task", list(towers), fix)
         rows = next((value.shape[:1] for value in inputs.values()), tf.TensorShape([None]))
         for task in tasks:
-            _check_tower(f"{where} tower {task!r}", self.heads_by_task[task], towers[task].shape)
-            same = towers[task].shape[:1].is_compatible_with(rows)
-            rule = f"have a row for each of the {rows[0]} rows"
-            checks.require(same, f"{where} tower {task!r}", rule, towers[task].shape[0])
+            head, shape = self.heads_by_task[task], towers[task].shape
+            _check_tower(f"{where} tower {task!r}", head, shape, rows)
         return towers
 
 
-def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
-    """Raise an error unless a tower has the rank that its head needs: a map or a vector."""
+def _check_tower(where: str, head: types.Head, shape: tf.TensorShape, rows: tf.TensorShape) -> None:
+    """Raise an error unless a tower has the rank that its head needs, and a row for each row."""
     rank, rule, fix = 2, "be [B, H] of a known H", ""
     if types.read_member(head, types.MapHead, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"
@@ -266,3 +264,5 @@ def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
         fix = f"{type(head).__name__} predicts no maps."
     fits = shape.rank == rank and shape[1:].is_fully_defined()
     checks.require(fits, where, rule, tuple(shape), fix)
+    rule = f"have a row for each of the {rows[0]} rows"
+    checks.require(shape[:1].is_compatible_with(rows), where, rule, shape[0])

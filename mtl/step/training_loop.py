@@ -54,8 +54,7 @@ class StepResult:
     waited: tf.Tensor | None = None
 
     def __getitem__(self, name: str) -> tf.Tensor:
-        if name not in self.names:
-            checks.one_of("the name of a scalar of a step", name, self.names)
+        checks.one_of("the name of a scalar of a step", name, self.names)
         return self.values[self.names.index(name)]
 
 

@@ -110,7 +110,7 @@ class TaskAffinity(types.Surgery):
         # Measure before the update, because the update changes the step and the variables.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measurement.op)
         affinities, gramian = tf.unstack(measurement)
-        scalars = decision.monitor_rarely(is_due, gramian, list(losses))
+        scalars = decision.monitor_gramian(gramian, list(losses))
         # Leave out norms, because these gradients ignore the weights of the losses. `Monitored`
         # reports the norms of weighted gradients.
         scalars = {

@@ -18,6 +18,9 @@ from mtl.checkpoints import flat_settings
 from mtl.tools.reports import record
 
 _SHOWN = 5
+_OF_HEAD = re.compile(r"model\.heads\[(?P<task>[^\]]*)\]\.?(?P<name>.*)")
+# Settings of heads that do not enter the loss.
+_NOT_IN_LOSS = ("calibration_slices", "prior", "shots", "threshold")
 
 
 class Pair(NamedTuple):
@@ -57,11 +60,6 @@ class Group(NamedTuple):
     mean: float
     error: float
     left_out: tuple[str, ...] = ()
-
-
-_OF_HEAD = re.compile(r"model\.heads\[(?P<task>[^\]]*)\]\.?(?P<name>.*)")
-# Settings of heads that do not enter the loss.
-_NOT_IN_LOSS = ("calibration_slices", "prior", "shots", "threshold")
 
 
 class Comparison(NamedTuple):

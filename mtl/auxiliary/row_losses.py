@@ -57,7 +57,7 @@ def compute(
       {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
 
     Raises:
-      UserError: a loss and the weights of its rows have different shapes.
+      UserError: a loss is no tensor, or not in the shape of the weights of its rows.
     """
     losses_by_name = {}
     for part in parts:
@@ -67,6 +67,7 @@ def compute(
         rows = activations.labels or activations.features  # The data may have no labels.
         weights = _weigh_rows(part, rows, activations.heads)
         where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
+        checks.is_a(where, losses, tf.Tensor, rule)
         fits = losses.shape.rank == weights.shape.rank
         fits = fits and losses.shape.is_compatible_with(weights.shape)
         checks.require(fits, where, rule, losses.shape)
@@ -101,7 +102,12 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
       The weight: the number itself, or the scalar that the schedule returns.
     """
     weight = types.read_member(part, types.AuxiliaryLoss, "weight")
-    return weight(step) if callable(weight) else weight
+    if not callable(weight):
+        return weight
+    where = f"the schedule {type(weight).__name__} of {part.name!r}"
+    value = weight(step)
+    checks.is_a(where, value, (tf.Tensor, float, int), "return a scalar")
+    return value
 
 
 def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:

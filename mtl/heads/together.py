@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from mtl import types
+from mtl import checks, types
 from mtl.deferred import tf
 from mtl.heads import base, values
 from mtl.heads import metrics as metrics_lib
@@ -137,6 +137,9 @@ def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dic
 
     Returns:
       {"<task>/<prediction>": [B, ...]}.
+
+    Raises:
+      UserError: a head returns no map of tensors, or a scalar.
     """
     predictions: dict[str, types.Tensors] = {}
     for part in _group_heads(heads):
@@ -145,11 +148,22 @@ def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dic
     for head in heads:
         if head.name not in predictions:
             predictions[head.name] = head.predictions(logits[head.name])
+            _check_predictions(head, predictions[head.name])
     return {
         f"{head.name}/{name}": value
         for head in heads
         for name, value in predictions[head.name].items()
     }
+
+
+def _check_predictions(head: types.Head, predictions: types.Tensors) -> None:
+    """Raise an error unless a head returned {name: [B, ...]}."""
+    where = f"{type(head).__name__}.predictions of task {head.name!r}"
+    checks.is_a(where, predictions, Mapping, "return {name: [B, ...]}")
+    for name, value in predictions.items():
+        rule = f"return a tensor [B, ...] as {name!r}"
+        is_right = isinstance(value, tf.Tensor) and value.shape.rank != 0
+        checks.require(is_right, where, rule, value)
 
 
 def build_export_outputs(
@@ -171,7 +185,9 @@ def build_export_outputs(
             outputs |= part.export_outputs(logits, predictions)
     for head in heads:
         if head.name not in outputs:
-            outputs[head.name] = head.export_outputs(logits[head.name])
+            outputs[head.name] = of_head = head.export_outputs(logits[head.name])
+            where = f"{type(head).__name__}.export_outputs of task {head.name!r}"
+            checks.is_a(where, of_head, Mapping, "return {kind: output}")
     return {head.name: outputs[head.name] for head in heads}
 
 

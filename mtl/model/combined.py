@@ -153,7 +153,8 @@ def build_metrics(
       {name of a combined metric: (value, update)}.
 
     Raises:
-      UserError: a metric does not exist, or its better direction is unknown.
+      UserError: a metric does not exist, its better direction is unknown, or a combined metric is
+        no scalar.
     """
     combined_metrics = {}
     for part in parts:
@@ -166,6 +167,9 @@ def build_metrics(
                 checks.fail(where, "be a metric with a better direction", metric)
             directions[metric] = higher
         value = part.combine({metric: metrics[metric][0] for metric in directions}, directions)
+        rule = f"return a scalar tensor, the metric {part.name!r}"
+        is_scalar = isinstance(value, tf.Tensor) and value.shape.is_compatible_with([])
+        checks.require(is_scalar, f"{type(part).__name__}.combine", rule, value)
         updates = {metrics[metric][1] for metric in directions}
         combined_metrics[part.name] = (value, tf.group(*updates))
     return combined_metrics

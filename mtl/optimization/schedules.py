@@ -33,10 +33,18 @@ def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.
 
     Returns:
       A float32 scalar.
+
+    Raises:
+      UserError: a schedule returns neither a scalar tensor nor a number.
     """
-    if callable(learning_rate):
-        return learning_rate(step)
-    return tf.constant(learning_rate, tf.float32)
+    if not callable(learning_rate):
+        return tf.constant(learning_rate, tf.float32)
+    rate, rule = learning_rate(step), "return a scalar"
+    name = f"the schedule {type(learning_rate).__name__}"
+    checks.is_a(name, rate, (tf.Tensor, float, int), rule)
+    rate = tf.cast(rate, tf.float32)
+    checks.require(rate.shape.is_compatible_with([]), name, rule, rate)
+    return rate
 
 
 @checks.dataclass

@@ -126,7 +126,7 @@ class Update(types.Update):
         """
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
-        factor = None if self.schedule is None else self.schedule(step)
+        factor = None if self.schedule is None else schedules.evaluate_rate(self.schedule, step)
         learning_rate = learning_rate if factor is None else learning_rate * factor
         # Norms and clipping need each row of a table at most once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks, types
+from mtl.deferred import tf1
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
@@ -155,4 +156,7 @@ class _UserHook(types.RunObserver):
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        return types.RunHooks(before_saving=[self._hook(result)])
+        hook, rule = self._hook(result), "return a tf.compat.v1.train.SessionRunHook"
+        where = f"{type(self._hook).__name__} of Experiment.hooks"
+        checks.is_a(where, hook, tf1.train.SessionRunHook, rule)
+        return types.RunHooks(before_saving=[hook])

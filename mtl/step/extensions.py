@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from mtl import ambient, types
+from mtl import ambient, checks, types
 from mtl.deferred import tf
 
 
@@ -26,7 +26,13 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
 
     Yields:
       The argument `extensions`, after the context `enter` of each extension is open.
+
+    Raises:
+      UserTypeError: a part has returned something else as its extension.
     """
+    for extension in extensions:
+        rule = "be a types.StepExtension"
+        checks.is_a("an extension of the step", extension, types.StepExtension, rule)
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:
             stack.enter_context(extension.enter())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from mtl import checks
 from mtl.deferred import tf
 from mtl.types import values
 
@@ -13,7 +15,27 @@ Forward: TypeAlias = Callable[[values.Tensors, values.Tensors], Any]
 """A function of the features and labels of some rows that returns a `whole_batch.ForwardPass`."""
 
 
-class StepExtension:
+class Optional:
+    """The base class of parts whose methods are optional; refuses a misspelt method.
+
+    Without this check, a method with a misspelt name would never be called.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        known = {name for base in cls.__bases__ for name in dir(base) if name[0] != "_"}
+        for name, member in vars(cls).items():
+            similar = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
+            if callable(member) and name[0] != "_" and name not in known and similar:
+                rule = "be a method of its base class, or begin with '_'"
+                fix = f"Did you mean {similar[0]!r}?"
+                checks.fail(f"a method of {cls.__name__}", rule, name, fix)
+
+
+_SIMILAR = 0.8  # "see_updates" and "mask_gradient" exceed it; "write_report" does not.
+
+
+class StepExtension(Optional):
     """Changes the graph of a training step; by default, each member changes nothing.
 
     A part of a model may have a property `step_extension`: a function that takes the model, the
@@ -123,7 +145,7 @@ ComputeLosses: TypeAlias = Callable[[values.Tensors, values.Tensors], values.Ten
 """A function of logits {task: [B, C]} and labels that returns the losses, {task: scalar}."""
 
 
-class PassExtension:
+class PassExtension(Optional):
     """Changes a forward pass of the model; by default, each member changes nothing.
 
     Each forward pass has separate extensions, so an extension may keep tensors between its calls.

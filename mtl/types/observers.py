@@ -50,7 +50,7 @@ class RunHooks(NamedTuple):
     last: Sequence[tf.compat.v1.train.SessionRunHook] = ()
 
 
-class RunObserver:
+class RunObserver(extensions.Optional):
     """Adds an optional feature to a training run; by default, each member does nothing.
 
     `runs/observers.py` opens the observers of a run in each process, and calls the members of an

@@ -8,7 +8,7 @@ import tensorflow as tf
 from mtl import checks, compat, features, heads, model, networks, types
 from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.model import graph_options
-from mtl.optimization import optimizers, update
+from mtl.optimization import optimizers, schedules, update
 from mtl.variables import stacks
 from tests import tiny
 
@@ -409,3 +409,133 @@ def test_a_network_that_leaves_a_task_without_a_tower_is_one_line(towers, says):
         made.build_outputs({"x": tf.zeros([4, 3])}, STATISTICS, training=False)
     assert "MultiTaskModel.network, _Returning," in str(error.value)
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+class _Own:
+    """A part that returns what it is told to."""
+
+    def __init__(self, result, **members):
+        self.result = result
+        vars(self).update(members)
+
+    def __call__(self, *arguments):
+        return self.result(*arguments)
+
+
+def _own_head(name, result):
+    """Make a regression of which one method returns something else."""
+    return type("Own", (heads.Regression,), {name: lambda self, logits: result(logits)})(
+        name="size"
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "part", "says"),
+    [
+        ("weighting", _Own(lambda losses, step: None), "must return a map, got None."),
+        (
+            "weighting",
+            _Own(lambda losses, step: {"sign": losses["sign"]}),
+            "must return a loss for each of sign, size, got ['sign'].",
+        ),
+        (
+            "weighting",
+            _Own(lambda losses, step: {"sign": losses["sign"], "size": 0.0}),
+            "the weighted loss 'size' must be a tensor that depends on the loss, got 0.0.",
+        ),
+        (
+            "weighting",
+            _Own(lambda losses, step: {"sign": losses["sign"], "size": tf.ones([])}),
+            "the weighted loss 'size' must be a tensor that depends on the loss, got <tf.Tensor",
+        ),
+        ("extensions", _Own(lambda *step: None), "must be a types.StepExtension, got None."),
+        (
+            "auxiliary_losses",
+            _Own(lambda activations: None, name="own", weight=1.0),
+            "auxiliary loss 'own' must return the losses of rows, (8,), got None.",
+        ),
+        (
+            "auxiliary_losses",
+            _Own(lambda of: of.features["x"][:, 0], name="own", weight=_Own(lambda step: None)),
+            "the schedule _Own of 'own' must return a scalar, got None.",
+        ),
+    ],
+    ids=[
+        "no map",
+        "a task less",
+        "a number",
+        "a constant",
+        "no extension",
+        "no loss",
+        "no weight",
+    ],
+)
+def test_own_parts_of_a_step_that_return_something_else_are_one_line(setting, part, says):
+    is_list = setting in ("extensions", "auxiliary_losses")
+    made = _model(networks.MLP(layers=[5]), **{setting: [part] if is_list else part})
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    with pytest.raises(checks.UserError) as error:
+        _loss(made, ModeKeys.TRAIN, batch)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        (lambda step: None, "must return a scalar, got None."),
+        (lambda step: tf.ones([2]), "must return a scalar, got <tf.Tensor"),
+    ],
+    ids=["nothing", "a vector"],
+)
+def test_own_schedules_without_a_scalar_are_one_line(rate, says):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
+        schedules.evaluate_rate(_Own(rate), tf.constant(3))
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "rate", [lambda step: 0.5, lambda step: tf.cast(step, tf.float64) / 6], ids=["number", "double"]
+)
+def test_own_schedules_may_return_numbers_and_doubles(rate):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tensor = schedules.evaluate_rate(_Own(rate), tf.constant(3))
+        assert tensor.dtype == tf.float32 and session.run(tensor) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "says"),
+    [
+        ("predictions", lambda logits: None, "must return {name: [B, ...]}, got None."),
+        (
+            "predictions",
+            lambda logits: {"value": tf.reduce_mean(logits)},
+            "must return a tensor [B, ...] as 'value', got <tf.Tensor",
+        ),
+        ("export_outputs", lambda logits: None, "must return {kind: output}, got None."),
+    ],
+    ids=["no predictions", "a scalar", "no outputs"],
+)
+def test_own_heads_that_predict_something_else_are_one_line(method, result, says):
+    own = [heads.Binary(name="sign"), _own_head(method, result)]
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    with pytest.raises(checks.UserError) as error:
+        _loss(_model(networks.MLP(layers=[5]), heads=own), ModeKeys.PREDICT, batch)
+    assert str(error.value).startswith(f"Own.{method} of task 'size' must return")
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "similar"),
+    [
+        (types.StepExtension, "see_updates", "see_update"),
+        (types.PassExtension, "change_input", "change_inputs"),
+        (types.RunObserver, "build_hook", "build_hooks"),
+    ],
+)
+def test_a_misspelt_optional_method_is_refused(base, method, similar):
+    with pytest.raises(checks.UserError) as error:
+        type("Mine", (base,), {method: lambda self: None})
+    wanted = "a method of Mine must be a method of its base class, or begin with '_', got"
+    assert str(error.value) == f"{wanted} {method!r}. Did you mean {similar!r}?"
+    inner = type("Mine", (base,), {f"_{method}": lambda self: None, "write_notes": print})
+    type("Outer", (inner,), {"write_notes": print, similar: print})

@@ -117,3 +117,10 @@ def test_a_part_that_makes_no_observer_is_refused():
     rule = r"a part of Experiment\.observers must return a types\.RunObserver or None, got 'str'"
     with pytest.raises(checks.UserError, match=rule):
         _open(made)
+
+
+def test_a_hook_part_that_makes_no_hook_is_refused():
+    made = dataclasses.replace(tiny.make(), hooks=[Nothing()])
+    rule = r"Nothing of Experiment\.hooks must return a tf\.compat\.v1\.train\.SessionRunHook, got"
+    with pytest.raises(checks.UserError, match=rule):
+        _open(made).build_hooks(None, lambda: None)

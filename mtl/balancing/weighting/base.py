@@ -160,9 +160,19 @@ def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, 
 
     Returns:
       {task: derivative of the weighted loss by the loss}, scalars.
+
+    Raises:
+      UserError: a weighted loss is not a tensor that depends on its loss.
     """
     ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
-    return {
-        task: ones[loss.dtype] if weighted[task] is loss else tf.gradients(weighted[task], loss)[0]
-        for task, loss in losses.items()
-    }
+    weights = {}
+    for task, loss in losses.items():
+        value = weighted[task]
+        weight = ones[loss.dtype] if value is loss else None
+        if weight is None and isinstance(value, tf.Tensor):
+            weight = tf.gradients(value, loss)[0]
+        where, rule = f"the weighted loss {task!r}", "be a tensor that depends on the loss"
+        fix = "Multiply the loss by 0.0 to ignore it."
+        checks.require(weight is not None, where, rule, value, fix)
+        weights[task] = weight
+    return weights

@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf import message
 
 from mtl import checks
-from mtl.data import image_files
+from mtl.data import image_files, mixture
 from mtl.deferred import tf
 from mtl.tools.scoring import batches
 
@@ -22,10 +22,23 @@ Columns = dict[str, batches.Values]
 
 
 def find(source: Any) -> image_files.ImageFiles | None:
-    """Return the `ImageFiles` among nested sources; None without an `ImageFiles`."""
-    while source is not None and not isinstance(source, image_files.ImageFiles):
-        source = getattr(source, "source", None)
-    return source
+    """Return the `ImageFiles` among nested sources; None without an `ImageFiles`.
+
+    Raises:
+      UserError: the sources of a mixture read images from different fields or folders.
+    """
+    found: dict[tuple[str, tuple[str, ...]], image_files.ImageFiles] = {}
+    sources = [source]
+    for part in sources:  # The list grows during the loop.
+        if isinstance(part, image_files.ImageFiles):
+            found.setdefault((part.folder, tuple(part.fields)), part)
+        elif isinstance(part, mixture.Mixture):
+            sources += part.sources.values()
+        elif part is not None:
+            sources.append(getattr(part, "source", None))
+    rule = "have equal ImageFiles.folder and ImageFiles.fields, as new rows name no source"
+    checks.require(len(found) < 2, "the sources of a mixture", rule, sorted(found))
+    return next(iter(found.values()), None)
 
 
 def read_columns(

@@ -25,7 +25,7 @@ _AHEAD = 2
 # columns share the memory.
 _KEYS = 64
 _LIST, _TEXT = "list", "text"
-
+_EMPTY = ("",)  # In all formats, an empty text is a missing value, as in training.
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _NUMERIC = {
     facts.BOOL: (pa.types.is_boolean,),
@@ -47,7 +47,7 @@ def describe(
 
     Args:
       table: the table to read.
-      marks: texts that mean a missing value, besides empty cells in CSV.
+      marks: texts that mean a missing value, besides empty texts.
       left_out: names of columns that are not read.
       like: the statistics of another data set. Columns of texts or lists in that data set are also
         read as texts or lists here, even if their cells look like numbers.
@@ -143,8 +143,7 @@ class _Gathered:
         if self._table.schema is not None and not has_cells:
             return start_typed(self._table.schema.field(name).type, self._limits)
         plan, limits = self.plans.get(name, ()), self._limits
-        # In JSON, an empty text is a value.
-        marks = ("", *self._marks) if has_cells else self._marks
+        marks = (*_EMPTY, *self._marks)
         if _LIST in plan or (kind is not None and pa.types.is_list(kind)):
             is_text = _LIST in plan and plan[-1] == _TEXT
             inner = columns_lib.Text(limits) if is_text else columns_lib.Guessed(limits)
@@ -235,7 +234,7 @@ def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Ba
             return columns_lib.Numeric(name, limits)
     texts = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
     is_text = any(is_one(kind) for is_one in texts)
-    return columns_lib.Text(limits) if is_text else columns_lib.Base()
+    return columns_lib.Text(limits, _EMPTY) if is_text else columns_lib.Base()
 
 
 class _Encoded(columns_lib.Base):

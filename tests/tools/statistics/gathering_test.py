@@ -213,7 +213,7 @@ def test_json_lines_hold_gaps_lists_and_late_keys(tmp_path, monkeypatch):
     facts = {n: (c.type_name, c.missing, c.distinct) for n, c in found.items()}
     assert facts == {
         "a": ("float", 4, 3), "b": ("int", 6, 1), "late": ("list of int", 5, 3),
-        "ok": ("bool", 5, 2), "t": ("text", 5, 2), "d": ("text", 6, 1),
+        "ok": ("bool", 5, 2), "t": ("text", 6, 1), "d": ("text", 6, 1),
     }  # fmt: skip
     assert {column.rows for column in found.values()} == {7}
 
@@ -349,3 +349,17 @@ def test_files_are_read_without_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+
+
+def test_an_empty_text_is_missing_in_all_formats(tmp_path):
+    """As in training, where it takes the field's default."""
+    rows = [{"x": value, "one": 1} for value in ("red", "", "blue", "", "red")]
+    table = pa.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    encoded = table.set_column(0, "x", table["x"].dictionary_encode())
+    feather.write_feather(encoded, str(tmp_path / "a.feather"))
+    _write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    _write(tmp_path / "a.csv", "x,one\n" + "".join(f"{row['x']},1\n" for row in rows))
+    for name in ("a.csv", "a.jsonl", "a.parquet", "a.feather"):
+        column = _describe(tmp_path / name).columns["x"]
+        assert (column.missing, column.distinct) == (2, 2), name

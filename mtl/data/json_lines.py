@@ -9,6 +9,7 @@ json_lines.JsonLines.files = {"train": "data/train-*.jsonl", "test": "data/test.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -55,7 +56,7 @@ class JsonLines(types.Source):
     An object holds a value or a list for each field. A field that is null or lacking is absent, and
     so is an empty text, unless the field has no default. An absent value becomes the default of the
     field, an absent list becomes empty, and an absent label becomes a missing label. A field that
-    none of the first 1,000 objects has is an error. Other keys of an object are ignored. Spaces
+    no object of the first split has is an error. Other keys of an object are ignored. Spaces
     around a text are dropped, unless the text is in a list. A number may be in quotes. A text such
     as "a|b" in place of a list is an error. At the first use of a compressed file, the process
     reads the whole file to check that it is complete.
@@ -148,11 +149,21 @@ class JsonLines(types.Source):
         return "int64" if self._kinds.get(name) == {int} else "string"
 
     def _check_fields(self, names: Iterable[str]) -> None:
-        """Fail if none of the first objects has a field: its name may be misspelt."""
-        path = self._find(next(iter(self.files)))[0]
+        """Fail if no object of the first split has a field: its name may be misspelt."""
+        paths = self._find(next(iter(self.files)))
         for name in names if self.names else ():
-            where = f"{path}: in the first {_SEARCHED:,} objects, the key of field {name!r}"
-            checks.one_of(where, name, self.names)
+            if name in self._kinds or name in self._late_names:
+                continue
+            if any(_has_key(path, name) for path in paths):
+                self._late_names.add(name)
+            else:
+                where = f"{paths[0]}: the key of field {name!r}, which no object has,"
+                checks.one_of(where, name, self.names)
+
+    @functools.cached_property
+    def _late_names(self) -> set[str]:
+        """The fields found so far that none of the first objects has."""
+        return set()
 
     def _check_split(self, split: str) -> list[str]:
         """Return the files of a split; fail if a compressed file is truncated."""
@@ -163,6 +174,19 @@ class JsonLines(types.Source):
 
     def _find(self, split: str) -> list[str]:
         return files.find("JsonLines.files", self.files, split, self.data_dir)
+
+
+def _has_key(path: str, name: str) -> bool:
+    """Return True if an object of a file has a key."""
+    quoted = json.dumps(name, ensure_ascii=False).encode()  # To parse each line takes long.
+    escaped = json.dumps(name).encode()
+    for _, line in read_lines(path):
+        # The next reader of the file reports an error, a str, or a line that is not JSON.
+        if isinstance(line, bytes) and (quoted in line or escaped in line):
+            with contextlib.suppress(ValueError):
+                if name in parse_object(line):
+                    return True
+    return False
 
 
 def _find_type(value: Any) -> type:

@@ -115,7 +115,7 @@ def test_a_bad_line_is_named(tmp_path, line, says, cache):
 
 def test_a_key_that_no_object_has_is_refused(tmp_path):
     source = _write(tmp_path, [{"x": 1, "tagz": [], "y": 0}])
-    with pytest.raises(checks.UserError, match="key of field 'tags' .* Did you mean 'tagz'"):
+    with pytest.raises(checks.UserError, match="key of field 'tags'.* Did you mean 'tagz'"):
         _read(source, NUMBERS)
     fewer = dataclasses.replace(NUMBERS, features={"x": "int64"})
     assert "'x': 1" in _read(source, fewer)
@@ -129,6 +129,20 @@ def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path, cache):
     # TensorFlow would read the lines up to the cut and say nothing.
     with pytest.raises(checks.UserError, match="train.jsonl.gz must be a whole gzip file, got"):
         _read(source, NUMBERS, training=True, cache=cache)
+
+
+@pytest.mark.parametrize("name", ["late", 'la"te', "sp\u00e4t"])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_a_key_of_late_objects_is_found(tmp_path, name, is_ascii):
+    """The first 1,000 objects lack the key, or hold its name in another place."""
+    fields = spec.Spec(features={"x": "float32", name: "float32"}, labels={}, defaults={name: -1.0})
+    rows = [{"x": n, "note": name} for n in range(1200)] + [{"x": 0, name: 7.0}]
+    source = _write(tmp_path, [json.dumps(row, ensure_ascii=is_ascii) for row in rows])
+    found = [values[name] for _, values in source.scan("train", fields)]
+    assert found == [-1.0] * 1200 + [7.0]
+    assert "'x': " in _read(source, fields)
+    with pytest.raises(checks.UserError, match="the key of field .*, which no object has"):
+        _read(_write(tmp_path, rows[:-1]), fields)
 
 
 def test_whole_numbers_are_keys_of_splits(tmp_path):

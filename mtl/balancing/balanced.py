@@ -6,10 +6,10 @@ train_op, monitors = update(result.gradients, result.variables, result.losses)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from mtl import types
+from mtl import checks, types
 from mtl.balancing import penalised as penalised_lib
 from mtl.balancing.weighting import base as weighting_base
 from mtl.deferred import tf, tf1
@@ -108,6 +108,30 @@ def balance_losses(
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
     moves = gradients, penalised_gradients, penalty, variables
     return Balanced(*moves, losses, weights, total, scaled, monitors)
+
+
+def weigh_losses(
+    weighting: types.Weighting, losses: types.Tensors, step: tf.Tensor
+) -> types.Tensors:
+    """Weigh losses, and check the result of the weighting.
+
+    Args:
+      weighting: the part that scales the losses.
+      losses: {task: scalar}.
+      step: the global step, an int64 scalar.
+
+    Returns:
+      {task: weighted loss, a scalar}.
+
+    Raises:
+      UserError: the weighting returns no map, or not one loss for each task.
+    """
+    weighted = weighting(losses, step)
+    where = f"the weighting {type(weighting).__name__}"
+    checks.is_a(where, weighted, Mapping, "return {task: weighted loss}")
+    rule = f"return a loss for each of {', '.join(losses)}"
+    checks.require(weighted.keys() == losses.keys(), where, rule, list(weighted))
+    return weighted
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:

@@ -229,9 +229,13 @@ class InputState:
         except (tf.errors.OpError, ValueError):
             # Start the iterator anew, because a state of an old version may have been restored only
             # in part.
-            session.run(self._start)
+            self.restart(session)
             return False
         return True
+
+    def restart(self, session: tf.compat.v1.Session) -> None:
+        """Start the input from its beginning."""
+        session.run(self._start)
 
     def keep(self, steps: Iterable[int]) -> None:
         """Remove this process's input states of all steps except `steps`.

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any, cast
 
-from mtl import checks, types
 from mtl import features as features_lib
+from mtl import types
 from mtl.auxiliary import row_losses
 from mtl.balancing import balanced
 from mtl.deferred import compat, tf, tf1
@@ -282,15 +281,8 @@ class MultiTaskModel(passes.Passes):
 
         Returns:
           {name: scalar}.
-
-        Raises:
-          UserError: the weighting returns no map, or leaves out a loss.
         """
-        weighted = self.weighting(losses, step)
-        where, rule = f"{type(self.weighting).__name__} of MultiTaskModel.weighting", "return a map"
-        checks.is_a(where, weighted, Mapping, rule)
-        rule = f"return a loss for each of {', '.join(losses)}"
-        checks.require(weighted.keys() == losses.keys(), where, rule, list(weighted))
+        weighted = balanced.weigh_losses(self.weighting, losses, step)
         factors = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
         return {
             name: factors[name] * loss if name in factors else loss

@@ -8,6 +8,8 @@ estimator.train(input_fn, max_steps=1000, saving_listeners=[audit])
 
 from __future__ import annotations
 
+import logging
+import weakref
 from typing import Any
 
 from mtl import checks, types
@@ -17,6 +19,8 @@ from mtl.model_fns import step as step_lib
 from mtl.step import replicas
 from mtl.tools.clip_audit import audit as audit_lib
 from mtl.tools.clip_audit import brute_force, measures, recording
+
+_log = logging.getLogger(__name__)
 
 
 class Audit(tf.compat.v1.train.CheckpointSaverListener):
@@ -35,6 +39,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     def __init__(self, settings: audit_lib.Settings, model_dir: str):
         self._settings, self._dir = settings, model_dir
         self._recording = recording.Recording(settings, model_dir)
+        self._saved_steps: list[int] = []
 
     def observe(
         self, losses_of: brute_force.Losses, batch: Any, ids: tf.Tensor
@@ -54,6 +59,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         count = replicas.count()
         checks.require(count == 1, "Audit", "observe a training on one replica", count)
         self._recording.go_on_from(run_directory.step_of(self._dir))
+        weakref.finalize(self, _tell_unsaved, self._saved_steps, self._dir)
 
         def observe(weights: types.Tensors) -> None:
             self._recording.record_step(
@@ -65,7 +71,14 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     def before_save(self, session, global_step_value):
         """Write the records of all steps up to this one, before its checkpoint is saved."""
         self._recording.save(int(global_step_value))
+        self._saved_steps.append(int(global_step_value))
 
     def end(self, session, global_step_value):
         """Write the report at the end of the training."""
         self._recording.write_report()
+
+
+def _tell_unsaved(saved_steps: list[int], model_dir: str) -> None:
+    if not saved_steps:
+        fix = "pass saving_listeners=[audit] to Estimator.train"
+        _log.warning("The clip audit of %s has saved nothing: %s.", model_dir, fix)

@@ -52,9 +52,13 @@ def export(
 
     Raises:
       RefusedError: the export predicts other values than the Estimator, so nothing is published.
-      UserError: the checkpoint is missing or does not fit the graph, or an output cannot be
-        compared.
+      UserError: an argument is wrong, the checkpoint is missing or does not fit the graph, or an
+        output cannot be compared.
     """
+    checks.is_a("export: estimator", estimator, compat.estimator.Estimator, "be an Estimator")
+    checks.is_a("export: folder", folder, str, "be a path")
+    checks.is_a("export: spec", spec, spec_lib.Spec, "be a spec.Spec")
+    _require_features(make_dataset, spec)
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)
     run_directory.require_writable("export: folder", folder)
     plain_model_fn = functools.partial(estimator.model_fn, config=estimator.config)
@@ -67,6 +71,20 @@ def export(
         settings, spec, (), read_rows, estimator.model_dir, add_files=add_files
     )
     return exporter(exported, folder, path)
+
+
+def _require_features(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec) -> None:
+    """Raise a UserError unless a function returns a dataset {feature: ...} without labels."""
+    where, rule = "export: make_dataset", "return a tf.data.Dataset of {feature: [B, ...]}"
+    checks.require(callable(make_dataset), where, f"{rule}, as a function", make_dataset)
+    with tf.Graph().as_default():
+        dataset = make_dataset()
+        checks.is_a(where, dataset, tf.data.Dataset, rule)
+        element = dataset.element_spec
+    fix = "Leave out the labels: dataset.map(lambda features, labels: features)."
+    checks.require(isinstance(element, dict), where, rule, element, fix)
+    rule = f"return the features of the spec, {', '.join(sorted(spec.features))}"
+    checks.require(element.keys() == spec.features.keys(), where, rule, sorted(element))
 
 
 def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:

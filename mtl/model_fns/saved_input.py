@@ -38,6 +38,7 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         self._make, self._dir, self._settings = make_dataset, model_dir, settings
         self._state: input_state.InputState | None = None
         self._is_placed = False
+        self._batch: Any = None
 
     def read(self) -> Any:
         """Return the next batch; this is the `input_fn` of `Estimator.train`.
@@ -56,7 +57,11 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)
         self._is_placed = False
-        return iterator.get_next()
+        step = run_directory.step_of(self._dir)
+        if step > 0 and not self._state.is_saved(step):
+            _tell_new_order(step)
+        self._batch = iterator.get_next()
+        return self._batch
 
     def before_save(self, session, global_step_value):
         """Save the position of the input before each checkpoint; restore it in a resumed run.
@@ -68,20 +73,42 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         if not self._is_placed:
             # Estimator saves a checkpoint before the first step, even in a resumed run.
             self._is_placed = True
-            is_continued = step == run_directory.step_of(self._dir) and step > 0
-            if is_continued and state.restore(session, step):
+            if step > 0 and self._restore(session, state, step):
                 return
-            if is_continued:
-                _log.info("Step %d was saved without this input: its order starts anew.", step)
         state.save(session, step)
+
+    def _restore(self, session: Any, state: input_state.InputState, step: int) -> bool:
+        """Restore the position of a step; return False if the input starts at its beginning."""
+        if step != run_directory.step_of(self._dir):
+            reason = "the folder of this Estimator has another checkpoint than SavedInput.model_dir"
+            _log.warning("The input starts from its beginning: %s, %s.", reason, self._dir)
+            return False
+        if not state.restore(session, step):
+            return False  # `read` has said so.
+        try:
+            session.run(self._batch)
+        except tf.errors.OutOfRangeError:
+            # The last training ended with its input, so this one reads the input once more.
+            state.restart(session)
+            return False
+        return state.restore(session, step)
 
     def after_save(self, session, global_step_value):
         """Remove the saved states of deleted checkpoints."""
         steps = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
         self._require_state().keep([*steps, int(global_step_value)])
 
+    def end(self, session, global_step_value):
+        """Forget the graph of the training."""
+        self._batch = None
+
     def _require_state(self) -> input_state.InputState:
         fix = "Call Estimator.train with SavedInput.read as input_fn."
         if self._state is None:
             checks.fail("SavedInput", "be read by the training that saves it", None, fix)
         return self._state
+
+
+def _tell_new_order(step: int) -> None:
+    reason = f"step {step} was saved without it, with other settings, or without its listener"
+    _log.warning("The input starts from its beginning: %s.", reason)

@@ -6,6 +6,7 @@ return tf.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -72,13 +73,21 @@ def build_step(
       The loss, the train_op, and scalars to monitor.
 
     Raises:
-      UserError: `losses` is empty, a loss is not a scalar, or no variable has a gradient.
+      UserError: `losses` is empty, a loss is not a float32 scalar, an argument is not a part, or no
+        variable has a gradient.
     """
     where = "build_step: losses"
     checks.is_a(where, losses, Mapping, "be {task: scalar}")
     checks.require(bool(losses), where, "hold the loss of a task", losses)
     for task, loss in losses.items():
-        checks.require(loss.shape.rank == 0, f"{where}[{task!r}]", "be a scalar", loss.shape)
+        is_scalar = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
+        is_scalar = is_scalar and loss.dtype == tf.float32
+        checks.require(is_scalar, f"{where}[{task!r}]", "be a float32 scalar of a graph", loss)
+    checks.require_part("build_step: update", update, "update.Update", 3)
+    checks.require_part("build_step: weighting", weighting, "weighting.Equal", 2)
+    checks.require_part("build_step: surgery", surgery, "surgery.Combine", 3)
+    if train_steps is not None:
+        checks.whole("build_step: train_steps", train_steps, 1)
     parts = (update, weighting, surgery)
     if train_steps is not None:
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
@@ -90,7 +99,8 @@ def build_step(
     of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)
     batch = whole_batch.WholeBatch(forward)
-    result = balanced.balance_losses(batch, weighting, surgery, reads_losses)
+    weigh = functools.partial(balanced.weigh_losses, weighting)
+    result = balanced.balance_losses(batch, weigh, surgery, reads_losses)
     if observe:
         with outlets.drop_summaries():  # `observe` may build the network a second time.
             observe(result.weights)

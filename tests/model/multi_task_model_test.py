@@ -432,7 +432,11 @@ def _own_head(name, result):
 @pytest.mark.parametrize(
     ("setting", "part", "says"),
     [
-        ("weighting", _Own(lambda losses, step: None), "must return a map, got None."),
+        (
+            "weighting",
+            _Own(lambda losses, step: None),
+            "must return {task: weighted loss}, got None.",
+        ),
         (
             "weighting",
             _Own(lambda losses, step: {"sign": losses["sign"]}),

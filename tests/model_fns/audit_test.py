@@ -1,5 +1,7 @@
 """An audit in a `model_fn` written by hand records what that of our own model does."""
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -58,3 +60,23 @@ def test_report_of_nothing_is_none(tmp_path):
     audit.before_save(None, 4)
     audit.end(None, 4)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_audit_that_nobody_saves_says_so(tmp_path, caplog):
+    audit = model_fns.Audit(clip_audit.ClipAudit(), str(tmp_path))
+    with tf.Graph().as_default():
+        audit.observe(lambda rows: {}, tf.ones([2]), tf.constant([1, 2], tf.int64))
+    assert not caplog.text
+    del audit
+    gc.collect()
+    assert "has saved nothing: pass saving_listeners=[audit] to Estimator.train" in caplog.text
+
+
+def test_an_audit_that_is_saved_says_nothing(tmp_path, caplog):
+    audit = model_fns.Audit(clip_audit.ClipAudit(), str(tmp_path))
+    with tf.Graph().as_default():
+        audit.observe(lambda rows: {}, tf.ones([2]), tf.constant([1, 2], tf.int64))
+    audit.before_save(None, 0)
+    del audit
+    gc.collect()
+    assert not caplog.text

@@ -61,3 +61,34 @@ def test_output_that_cannot_be_compared_is_refused(trained, tmp_path):
 
     with pytest.raises(checks.UserError, match="output 'other' .* the name of a prediction"):
         model_fns.export(_changed(trained, change), str(tmp_path), SPEC, _read_rows)
+
+
+def _read_labels():
+    return _read_rows().map(lambda features: (features, {"y": 1}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"estimator": "models", "folder": None}, "estimator must be an Estimator, got 'models'"),
+        ({"folder": None}, "folder must be a path, got None"),
+        ({"spec": {"x": "float32"}}, "spec must be a spec.Spec"),
+        ({"make_dataset": [{"x": 1}]}, "make_dataset must return .*, as a function, got"),
+        (
+            {"make_dataset": lambda: None},
+            "make_dataset must return a tf.data.Dataset of .*, got None",
+        ),
+        ({"make_dataset": _read_labels}, "got .* Leave out the labels"),
+        (
+            {"make_dataset": lambda: _read_rows().map(lambda rows: {**rows, "row": 1})},
+            r"must return the features of the spec, x, got \['row', 'x'\]",
+        ),
+    ],
+    ids=["swapped", "no folder", "no spec", "rows", "nothing", "labels", "another feature"],
+)
+def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
+    given = {"folder": str(tmp_path), "spec": SPEC, "make_dataset": _read_rows, **arguments}
+    estimator = compat.estimator.Estimator(lambda features, labels, mode: None, str(tmp_path))
+    with pytest.raises(checks.UserError, match=message) as error:
+        model_fns.export(**{"estimator": estimator, **given})
+    assert "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import compat, model_fns, types
+from mtl import checks, compat, model_fns, types
 from mtl.balancing import methods, surgery, weighting
 from mtl.optimization import clipping, optimizers, regularization, schedules, update
 from mtl.variables import average_saver, averaging
@@ -150,12 +150,39 @@ def test_estimator_is_told_of_no_nan(policy):
 @pytest.mark.parametrize(
     ("losses", "message"),
     [
-        ({}, "hold the loss of a task"),
-        ({"a": np.zeros([2])}, r"losses\['a'\] must be a scalar"),
-        (np.zeros([]), "be {task: scalar}"),
+        (dict, "hold the loss of a task"),
+        (
+            lambda: {"a": tf.zeros([2])},
+            r"losses\['a'\] must be a float32 scalar of a graph, got <tf.T",
+        ),
+        (lambda: {"a": tf.zeros([], tf.float64)}, r"losses\['a'\] must be a float32 scalar"),
+        (lambda: {"a": tf.constant(1)}, r"losses\['a'\] must be a float32 scalar"),
+        (lambda: {"a": 1.0}, r"losses\['a'\] must be a float32 scalar of a graph, got 1.0"),
+        (lambda: {"a": None}, r"losses\['a'\] must be a float32 scalar of a graph, got None"),
+        (lambda: tf.zeros([]), "be {task: scalar}"),
     ],
 )
 def test_losses_that_are_none_are_refused(losses, message):
-    with tf.Graph().as_default(), pytest.raises((ValueError, TypeError), match=message):
-        made = tf.nest.map_structure(tf.constant, losses)
-        model_fns.build_step(made, update=update.Update())
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=message):
+        model_fns.build_step(losses(), update=update.Update())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"update": update.Update}, "update must be a part such as @update.Update"),
+        ({"update": optimizers.SGD()}, "update must be a part such as @update.Update"),
+        ({"weighting": None}, "weighting must be a part such as @weighting.Equal"),
+        ({"weighting": {"a": 1.0}}, "weighting must be a part such as @weighting.Equal"),
+        ({"surgery": methods.PCGrad()}, "surgery must be a part such as @surgery.Combine"),
+        ({"surgery": surgery.Combine}, "surgery must be a part such as @surgery.Combine"),
+        ({"train_steps": "60"}, "train_steps must be"),
+        ({"train_steps": 0}, "train_steps must be"),
+        ({"weighting": lambda losses, step: {}}, "must return a loss for each of a, got"),
+    ],
+)
+def test_arguments_that_are_no_parts_are_refused(settings, message):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=message) as error:
+        loss = tf1.get_variable("w", []) * 2.0
+        model_fns.build_step({"a": loss}, **{"update": update.Update(), **settings})
+    assert "\n" not in str(error.value)

@@ -220,14 +220,16 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
-    moves = freezing.averages_move(average) if training else False
-    if moves is False:
+    if not training:
         return average.read_value()
     bound = tf.reduce_max(tf.abs(values))
+    # The first batch sets the initial moving average, even in a frozen layer, which may start from
+    # a run without quantization.
+    is_unset = tf.equal(average, 0)
+    moves = freezing.averages_move(average)
     if moves is not True:
-        bound = tf.where(moves, bound, average)
-    # The first batch sets the initial moving average.
-    share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
+        bound = tf.where(is_unset | moves, bound, average)
+    share = tf.where(is_unset, 1.0, 1 - _MOMENTUM)
     change = tf.cast(share, values.dtype) * (bound - average)
     update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)

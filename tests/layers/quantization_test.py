@@ -9,6 +9,7 @@ import tensorflow as tf
 from mtl import checks, features, heads, layers, model, networks, verbs
 from mtl.layers import quantization, straight_through
 from mtl.optimization import update
+from mtl.variables import freezing
 from tests import tiny
 
 pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]
@@ -154,13 +155,21 @@ def test_a_layer_computes_with_few_values_as_numpy_does(trained):
     np.testing.assert_allclose(actual, inputs @ weights, rtol=1e-4, atol=1e-5)
 
 
-def test_the_bound_is_a_running_average():
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_the_bound_is_a_running_average(is_frozen):
+    """A frozen layer, whose source may lack the bound, takes it from the first batch and holds it."""
     values = np.random.default_rng(0).normal(size=[3, 4, 2]).astype(np.float32)
     part = quantization.Quantization(activations={"layer": FOUR})
+    held = freezing.Freezing(frozen=["layer"] if is_frozen else [])
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = tf1.placeholder(tf.float32, [4, 2])
-        with part.quantize_network(training=True):
-            layers.dense(fed, 2, "layer")
+
+        def build(features, labels):
+            with part.quantize_network(training=True):
+                return layers.dense(features, 2, "layer"), {}
+
+        tf1.train.create_global_step()
+        held.wrap_step(build)(fed, None)
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
         (average,) = (v for v in tf1.global_variables() if "input_bound" in v.name)
         session.run(tf1.global_variables_initializer())
@@ -169,7 +178,7 @@ def test_the_bound_is_a_running_average():
         actual = session.run(average)
     greatest = np.abs(values).max(axis=(1, 2))
     expected = greatest[0]
-    for bound in greatest[1:]:
+    for bound in () if is_frozen else greatest[1:]:
         expected = 0.99 * expected + 0.01 * bound
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 

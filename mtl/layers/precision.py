@@ -16,7 +16,8 @@ import numpy as np
 
 from mtl import ambient, checks, types
 from mtl.deferred import tf, tf1
-from mtl.step import draws, step_state
+from mtl.step import draws, outlets, penalties, step_state
+from mtl.tf_internals import graphs
 from mtl.variables import views
 
 _FLOAT32 = "float32"
@@ -111,10 +112,15 @@ def run_network(
             towers = network(inputs)
         float_towers = {task: tf.cast(tower, tf.float32) for task, tower in towers.items()}
         return types.Towers(float_towers, getattr(towers, "shared", ()))
+    terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     with _STEP.set(step), step.compile_network():
         network_inputs = {name: step.enter(value) for name, value in inputs.items()}
-        with step.cast_variables():
+        count = len(terms)
+        leave = outlets.change_losses(step.leave_added) if step.scale else contextlib.nullcontext()
+        with step.cast_variables(), leave:
             towers = network(network_inputs)
+        if step.scale is not None:
+            penalties.change_terms(count, step.leave_added)
         float_towers = {task: step.leave(tower) for task, tower in towers.items()}
     return types.Towers(float_towers, getattr(towers, "shared", ()))
 
@@ -196,6 +202,9 @@ class _Step:
         self.dtype = tf.as_dtype(settings.dtype)
         is_scaled = self.dtype == tf.float16
         self.scale = LossScale(settings.initial_scale, settings.growth_steps) if is_scaled else None
+        # Tensors of the network with scaled gradients, and tensors that have left the network.
+        self._entered: list[tf.Tensor] = []
+        self._left: list[tf.Tensor] = []
 
     @contextlib.contextmanager
     def compile_network(self) -> Iterator[None]:
@@ -208,11 +217,29 @@ class _Step:
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
         """Cast a value that enters the network, and divide the value's gradient by the scale."""
-        return self._cast_value(value, self.dtype, lambda gradient, scale: gradient / scale)
+        entered = self._cast_value(value, self.dtype, lambda gradient, scale: gradient / scale)
+        self._entered.append(entered)
+        return entered
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
         """Cast a value that leaves the network, and multiply the value's gradient by the scale."""
-        return self._cast_value(value, tf.float32, lambda gradient, scale: gradient * scale)
+        left = self._cast_value(value, tf.float32, lambda gradient, scale: gradient * scale)
+        self._left.append(left)
+        return left
+
+    def leave_added(self, value: tf.Tensor) -> tf.Tensor:
+        """Let a penalty or loss that the network adds leave the network, if it has not left it.
+
+        Raises:
+          UserError: only a part of the value has left the network, by `share_output`.
+        """
+        is_inside, has_left = graphs.find_gradient_sources(value, self._entered, self._left)
+        if not is_inside:
+            return value
+        where = f"the penalty or loss {value.op.name!r} of the network"
+        rule = "depend on the network only by precision.share_output, or never by it, in float16"
+        checks.require(not has_left, where, rule, value)
+        return self.leave(value)
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
@@ -235,7 +262,9 @@ class _Step:
         if settings.get("trainable") is False or not value_dtype.is_floating:
             return variable
         value = tf.convert_to_tensor(variable)
-        return self._cast_value(value, value_dtype, lambda gradient, scale: gradient / scale)
+        entered = self._cast_value(value, value_dtype, lambda gradient, scale: gradient / scale)
+        self._entered.append(entered)
+        return entered
 
     def _cast_value(
         self,

@@ -20,6 +20,7 @@ separate scalars.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -148,6 +149,18 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
     if total_losses is not None:
         losses = compute()
         total_losses[name] = total_losses[name] + losses if name in total_losses else losses
+
+
+@contextlib.contextmanager
+def change_losses(change: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
+    """Pass the losses that `add_loss` adds within the context through a function."""
+    if _REQUESTS.get().losses is None:
+        yield
+        return
+    with collect_losses() as losses:
+        yield
+    for name, added in losses.items():
+        add_loss(name, functools.partial(change, added))
 
 
 @contextlib.contextmanager

@@ -62,6 +62,27 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     return [penalties.get(id(term), Penalty(term)) for term in row_terms]
 
 
+def change_terms(before: int, change: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Replace terms of REGULARIZATION_LOSSES.
+
+    Args:
+      before: the number of terms that stay: all terms from this index on are replaced.
+      change: a function from a term, or from a mean that a term of `add_of_means` reads, to the
+        tensor that replaces it.
+    """
+    terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
+    of_means = tf1.get_collection_ref(_OF_MEANS)
+    penalties = {id(value): penalty for value, penalty in of_means}
+    for index in range(before, len(terms)):
+        penalty = penalties.get(id(terms[index]))
+        if penalty is None or penalty.compute is None:
+            terms[index] = change(terms[index])
+            continue
+        means = tf.nest.map_structure(change, penalty.means)
+        terms[index] = penalty.compute(means)
+        of_means.append((terms[index], Penalty(means, penalty.compute)))
+
+
 def share_terms(
     terms: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
 ) -> tuple[list[tf.Tensor], list[tf.Variable]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from mtl.deferred import tf
@@ -37,6 +38,32 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
             visited.add(current.op)
             pending += current.op.inputs
     return False
+
+
+def find_gradient_sources(
+    tensor: tf.Tensor, *sources: Sequence[tf.Tensor]
+) -> tuple[bool, ...]:
+    """Find the sources that the gradient of a tensor reaches.
+
+    Args:
+      tensor: a tensor.
+      sources: several lists of tensors of the same graph; a gradient goes no further than to a
+        source, and does not pass `tf.stop_gradient`.
+
+    Returns:
+      For each list, True if the gradient reaches one of its tensors.
+    """
+    list_of = {source.ref(): index for index, some in enumerate(sources) for source in some}
+    found = set()
+    pending, visited = [tensor], set()
+    while pending:
+        current = pending.pop()
+        if current.ref() in list_of:
+            found.add(list_of[current.ref()])
+        elif current.op not in visited and current.op.type != "StopGradient":
+            visited.add(current.op)
+            pending += current.op.inputs
+    return tuple(index in found for index in range(len(sources)))
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:

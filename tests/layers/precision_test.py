@@ -4,18 +4,21 @@ import dataclasses
 import pathlib
 import re
 import shutil
+from collections.abc import Callable
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, features, networks, transfer, verbs
+from mtl import checks, distribution, features, layers, networks, transfer, verbs
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.compat import keras
 from mtl.layers import precision
 from mtl.model import graph_options
+from mtl.networks import codes, gates
 from mtl.optimization import lookahead, optimizers, update
+from mtl.step import outlets
 from mtl.variables import averaging, freezing, masks
 from tests import tiny
 from tests.networks import keras_models
@@ -77,6 +80,101 @@ def _error(actual, expected):
         for values in ([actual[n] - expected[n] for n in expected], expected.values())
     )
     return wrong / right
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Penalised:
+    """A network of one layer; `add` adds a penalty or a loss of the layer's outputs."""
+
+    add: Callable
+
+    def __call__(self, inputs, tasks, training):
+        hidden = layers.dense(inputs["x"], 4, "hidden", activation=tf.nn.tanh)
+        self.add(hidden)
+        return dict.fromkeys(tasks, hidden)
+
+
+def _add_penalty(hidden):
+    tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, tf.reduce_mean(hidden**2))
+
+
+def _mix(hidden):
+    _, shared = precision.share_output(hidden)
+    mean = tf.reduce_mean(tf.cast(hidden, tf.float32) * shared)
+    tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, mean)
+
+
+def _penalised_model():
+    penalty = tf.keras.regularizers.L2
+    layer = tf.keras.layers.Dense(
+        4,
+        kernel_initializer=tf.constant_initializer(np.random.default_rng(2).normal(size=[5, 4])),
+        kernel_regularizer=penalty(0.5),
+        activity_regularizer=penalty(2.0),
+    )
+    return tf.keras.Sequential([layer])
+
+
+MLP4 = networks.MLP(layers=[4])
+PENALISED = {
+    "own penalty": _Penalised(add=_add_penalty),
+    "own loss": _Penalised(add=lambda h: outlets.add_loss("own", lambda: tf.reduce_sum(h**2, 1))),
+    "own shared loss": _Penalised(
+        add=lambda h: outlets.add_loss(
+            "own", lambda: tf.reduce_sum(precision.share_output(h)[1] ** 2, 1)
+        )
+    ),
+    "DSelectK": networks.MMoE(expert=MLP4, num_experts=4, gate=gates.DSelectK(k=2, entropy=1.0)),
+    "Sluice": networks.Sluice(stages=[MLP4, MLP4], num_subspaces=2, orthogonality=1.0),
+    "Keras": networks.SharedBottom(trunk=networks.KerasModel(build=_penalised_model)),
+    "codes": networks.SharedBottom(trunk=codes.Codes(trunk=MLP4, num_codes=3)),
+}
+
+
+def _penalty_gradients(network, settings):
+    """The gradients of the penalties and losses that a network adds itself."""
+
+    def step_fn(features, labels):
+        with tf1.variable_scope("network"), outlets.collect_losses() as losses:
+            precision.run_network(lambda x: network(x, ["a", "b"], True), {"x": features}, True)
+        terms = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        terms = [*map(tf.reduce_mean, losses.values()), *terms]
+        assert len(terms) > 0
+        variables = tf1.trainable_variables()
+        gradients = tf.gradients([tf.cast(term, tf.float32) for term in terms], variables)
+        named = zip(variables, gradients, strict=True)
+        dense = {v.op.name: tf.convert_to_tensor(g) for v, g in named if g is not None}
+        return tf.no_op(), dense
+
+    rows = np.random.default_rng(1).normal(size=[64, 5]).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(3)
+        tf1.train.create_global_step()
+        _, gradients = settings.wrap_step(step_fn)(tf.constant(rows), None)
+        session.run(tf1.global_variables_initializer())
+        return session.run(gradients)
+
+
+@pytest.mark.parametrize("kind", PENALISED)
+@pytest.mark.parametrize(
+    "settings",
+    [BFLOAT16, dataclasses.replace(FLOAT16, initial_scale=2.0**7)],
+    ids=["bfloat16", "float16"],
+)
+def test_penalties_and_losses_of_a_network_keep_their_gradients(kind, settings):
+    """The loss scale, which each variable divides out, multiplies them first."""
+    wanted = _penalty_gradients(PENALISED[kind], precision.PLAIN)
+    found = _penalty_gradients(PENALISED[kind], settings)
+    assert wanted and found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        norm = np.linalg.norm(gradient)
+        assert np.linalg.norm(found[name] - gradient) < 0.05 * norm + 1e-6, name
+
+
+def test_a_penalty_that_has_left_the_network_in_part_is_refused():
+    with pytest.raises(checks.UserError, match=r"only by precision.share_output, or never by it"):
+        _penalty_gradients(_Penalised(add=_mix), FLOAT16)
+    assert _penalty_gradients(_Penalised(add=_mix), BFLOAT16)
 
 
 # The largest errors of bfloat16: rounding moves units over the edge of a relu, more with depth.

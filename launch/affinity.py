@@ -20,11 +20,13 @@ from mtl.configs import config, gin_files
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
-    from mtl import model
+    from mtl import heads, model
     from mtl.monitoring import event_files
     from mtl.tools import affinity
     from mtl.tools.drawing import affinity_picture, pictures
     from mtl.tools.reports import grouping
+
+_HEADS = "heads"
 
 MODELS = flags.DEFINE_integer("models", 2, "The largest number of models to train.")
 TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")
@@ -77,9 +79,13 @@ def _suggest_training(
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
     command = ["python", "-m", "launch.train", "--gin_file", saved, "--model_dir", folder]
-    for param in _list_params(experiment, bindings, tasks):
+    listed = _list_heads(experiment, bindings, tasks)
+    for param in [*filter(None, [listed]), *_list_params(experiment, bindings, tasks)]:
         command += ["--gin_param", param]
-    return " ".join(map(shlex.quote, command))
+    line = " ".join(map(shlex.quote, command))
+    # Python may build the heads, in a way that only the user knows.
+    hint = f"  # and bind MultiTaskModel.{_HEADS} to the heads of {', '.join(tasks)}"
+    return line if listed else f"{line}{hint}"
 
 
 def _list_params(
@@ -87,13 +93,9 @@ def _list_params(
     bindings: Sequence[gin_files.Binding],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Return the bindings that restrict a run to some of its tasks."""
+    """Return the other bindings of a run with only some of the tasks."""
     params = []
     for binding in bindings:
-        if binding.target is model.MultiTaskModel and binding.parameter == "heads":
-            pairs = zip(experiment.model.tasks, binding.value, strict=True)
-            heads = ", ".join(repr(head) for task, head in pairs if task in tasks)
-            params.append(f"{binding.name} = [{heads}]")
         # The new run combines gradients like this run, but does not measure affinities.
         if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
             params.append(f"MultiTaskModel.surgery = {binding.value!r}")
@@ -103,6 +105,26 @@ def _list_params(
         params.append('Best.metric = "average_loss"')
         params += ["Best.higher_is_better = None"] * (experiment.best.higher_is_better is not None)
     return params
+
+
+def _list_heads(
+    experiment: experiment_lib.Experiment,
+    bindings: Sequence[gin_files.Binding],
+    tasks: Sequence[str],
+) -> str | None:
+    """Return the binding for the heads of some tasks; None if the gin files do not list heads."""
+    (binding,) = (b for b in bindings if b.target is model.MultiTaskModel and b.parameter == _HEADS)
+    if isinstance(binding.value, gin_files.Macro):
+        binding = next(b for b in bindings if b.target is None and b.name == binding.value.name)
+    named = binding.value if isinstance(binding.value, (list, tuple)) else []
+    blocks = [b for b in bindings if b.target is heads.Block and b.parameter == "tasks"]
+    if len(named) == 1 and len(blocks) == 1:
+        return f"{blocks[0].name} = {list(tasks)!r}"
+    if blocks or len(named) != len(experiment.model.tasks):
+        return None
+    pairs = zip(experiment.model.tasks, named, strict=True)
+    chosen = ", ".join(repr(head) for task, head in pairs if task in tasks)
+    return f"{binding.name} = [{chosen}]"
 
 
 if __name__ == "__main__":

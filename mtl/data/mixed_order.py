@@ -19,6 +19,8 @@ from mtl.deferred import tf, tf1
 
 # Warn if training draws a row of one source this many times as often as a row of another.
 _LARGE_FACTOR = 10
+# Any number, which keeps these random draws apart from other draws.
+_SALT = 20261130
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
@@ -65,6 +67,7 @@ class MixedOrder(types.RowOrder):
         by which whole batches are assigned.
       batch_size: the number of rows in a batch over all workers.
       is_alternating: True if each batch has rows of a single source.
+      block_size: the number of steps within which sources that alternate come in a random order.
     """
 
     def __init__(
@@ -74,16 +77,18 @@ class MixedOrder(types.RowOrder):
         dealt: shares.Shares,
         batch_size: int,
         is_alternating: bool,
+        block_size: int = 1,
     ):
         self._streams, self._counts, self._shares = streams, counts, dealt
         self._batch_size, self._is_alternating = batch_size, is_alternating
+        self._block_size = block_size
 
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
         # If sources alternate, a position is a whole batch; otherwise, a position is a row.
         if self._is_alternating:
-            sources, numbers = self._shares.deal(first, stop)
+            sources, numbers = self._deal_batches(first, stop)
             sources = np.repeat(sources, len(positions))
             numbers = (numbers[:, np.newaxis] * self._batch_size + positions).ravel()
         else:
@@ -97,11 +102,36 @@ class MixedOrder(types.RowOrder):
             rows[mask] = stream.find_rows(numbers[mask])
         return rows
 
+    def _deal_batches(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources of the batches of some steps, and the number of each batch in them.
+
+        Within each block of steps, the sources come in a random order. In a fixed order, whatever
+        happens at the multiples of some step, such as summaries, could always miss a source.
+        """
+        size = self._block_size
+        start = first // size * size
+        sources, numbers = self._shares.deal(start, -(-stop // size) * size)
+        for place in range(0, len(sources), size):
+            block = slice(place, place + size)
+            draw = np.random.default_rng([_SALT, (start + place) // size])
+            shuffled = draw.permutation(sources[block])
+            # Numbers grow in the order of the stream. A stable sort by source pairs them.
+            pairs = np.argsort(shuffled, kind="stable"), np.argsort(sources[block], kind="stable")
+            numbers[block][pairs[0]] = numbers[block][pairs[1]]
+            sources[block] = shuffled
+        asked = slice(first - start, stop - start)
+        return sources[asked], numbers[asked]
+
     def count_epochs(self, step: int) -> dict[str, float]:
         """Return {source: number of epochs of the source before a step}."""
         size = 1 if self._is_alternating else self._batch_size
         times = self._batch_size if self._is_alternating else 1
-        row_counts = self._shares.count(step * size) * times
+        before = step // self._block_size * self._block_size if self._is_alternating else step
+        row_counts = self._shares.count(before * size)
+        if before < step:
+            sources, _ = self._deal_batches(before, step)
+            row_counts = row_counts + np.bincount(sources, minlength=len(row_counts))
+        row_counts = row_counts * times
         return {
             name: float(rows / count)
             for (name, count), rows in zip(self._counts.items(), row_counts, strict=True)

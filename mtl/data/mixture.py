@@ -44,6 +44,8 @@ from mtl.distribution import memory
 MIXED, ALTERNATING = "mixed", "alternating"
 # Evaluation and statistics take this number of rows at once.
 _BLOCK = 4096
+# Sources that alternate come in a random order within this number of turns of all sources.
+_TURNS = 4
 # Hints for an error about a field or split that a source lacks: {word in the error: hint}.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
@@ -211,7 +213,12 @@ class Mixture(types.Source):
 
         def make_order(dealt: shares.Shares) -> mixed_order.MixedOrder:
             is_alternating = self.batches == ALTERNATING
-            return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
+            # The rates of `ByLosses` are unknown for the steps of a whole block.
+            is_known = not isinstance(self.rates, moved_rates.ByLosses)
+            block_size = _TURNS * len(counts) if is_known else 1
+            return mixed_order.MixedOrder(
+                streams, counts, dealt, batch_size, is_alternating, block_size
+            )
 
         if isinstance(self.rates, moved_rates.ByLosses):
             base = _weigh_counts(counts, self.rates.temperature)
@@ -233,17 +240,21 @@ class Mixture(types.Source):
         # `shares` looks a few steps ahead for rows that are due early.
         return self.rates.every - len(self.sources) - 2
 
-    def list_tasks(self, heads: Sequence[types.Head], spec: spec_lib.Spec) -> dict[str, list[str]]:
-        """Return the tasks that have labels in the rows of each source.
+    def list_tasks(
+        self, split: str, heads: Sequence[types.Head], spec: spec_lib.Spec
+    ) -> dict[str, list[str]]:
+        """Return the tasks that have labels in the rows of each source of a split.
 
         Args:
+          split: the split.
           heads: the heads, one for each task.
           spec: the fields; a source that `labels` does not name has all labels of `spec`.
 
         Returns:
-          {source: names of tasks}.
+          {source: names of tasks}, in the order of the sources in `order_rows`.
         """
-        source_labels = {name: self.labels.get(name, spec.labels) for name in self.sources}
+        names = [part.name for part in self.list_parts(split)]
+        source_labels = {name: self.labels.get(name, spec.labels) for name in names}
         return {
             name: [head.name for head in heads if head.field in labels]
             for name, labels in source_labels.items()

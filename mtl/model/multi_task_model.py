@@ -186,8 +186,8 @@ class MultiTaskModel(passes.Passes):
             of_network |= outlets.take_scalars()
         if result.penalty is not None:
             of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
-        monitors = {"loss": result.total, **result.monitors, **of_update, **of_network}
-        return train_op, monitors | result.describe_tasks()
+        of_losses = {"loss": result.total, **result.monitors, **result.describe_tasks()}
+        return train_op, {**of_losses, **of_update, **of_network}
 
     def differentiate(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics

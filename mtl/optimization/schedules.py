@@ -211,7 +211,10 @@ _LENGTHS = ("decay_steps", "rise_steps")
 def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
     """Compute the share of the schedule's steps that are done, in [0, 1]."""
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
-    where, fix = f"{type(schedule).__name__}.{setting}", "Only an Experiment has a default for it."
+    where, fix = (
+        f"{type(schedule).__name__}.{setting}",
+        "Only in a model of a run, its default is Run.train_steps.",
+    )
     steps = getattr(schedule, setting)
     checks.require(steps is not None, where, "be set here", None, fix)
     return tf.minimum(tf.constant(1, step.dtype), step / steps)

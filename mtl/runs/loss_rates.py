@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from mtl import checks, types
 from mtl.checkpoints import run_directory
 from mtl.data import moved_rates, pipeline
 from mtl.deferred import tf, tf1
+from mtl.files import checksums
 from mtl.heads import together
 from mtl.monitoring import hooks
 from mtl.step import replicas, step_state
@@ -30,6 +32,8 @@ from mtl.step import replicas, step_state
 _log = logging.getLogger(__name__)
 _SCOPE = "mixture"
 _FACTORS, _FIRST = f"{_SCOPE}/log_factors", f"{_SCOPE}/first_losses"
+_LATEST = f"{_SCOPE}/latest_losses"
+_FILE = "loss_rates.json"
 # Ratios of losses are clipped to the range from 0.001 to 1000.
 _LARGEST_LOG = float(np.log(1000.0))
 
@@ -46,7 +50,8 @@ def observe(run: types.ObservedRun) -> LossRates:
     # With several processes, each process would need all new factors before it reads its next rows.
     rule = "be numbers or schedules if several processes train"
     checks.require(run.place.workers == 1, where, rule, "ByLosses")
-    tasks = source.list_tasks(experiment.model.heads_with_loss, experiment.data.spec)
+    data = experiment.data
+    tasks = source.list_tasks(data.train_split, experiment.model.heads_with_loss, data.spec)
     for name, source_tasks in tasks.items():
         rule = f"give the source {name!r} the label of a task with a loss"
         checks.require(bool(source_tasks), "Mixture.labels", rule, dict(source.labels))
@@ -78,6 +83,22 @@ class LossRates(types.RunObserver):
     def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
         self._publish_saved(run_directory.find_latest(self._model_dir))
         return data
+
+    def prepare(self, is_new: bool) -> None:
+        """Store the settings of a new run; refuse to continue a run with other settings.
+
+        Raises:
+          UserError: `every` or `temperature` differs; the factors of the run belong to them.
+        """
+        path = os.path.join(self._model_dir, _FILE)
+        settings = {"every": self.rates.every, "temperature": self.rates.temperature}
+        if is_new or not tf.io.gfile.exists(path):
+            checksums.write_json(path, settings)
+            return
+        fix = "Start again in another --model_dir."
+        for name, given in checksums.read_json(path, fix).items():
+            rule = f"be {given}, as when the run was started"
+            checks.require(settings[name] == given, f"ByLosses.{name}", rule, settings[name], fix)
 
     def go_on_from(self, step: int) -> None:
         path = run_directory.find_latest(self._model_dir)
@@ -163,7 +184,8 @@ class _Decide(types.StepExtension):
         )
         # Later losses are compared with the first interval in which the task had a label.
         firsts = tf.where(tf.equal(first.read_value(), 0), means, first.read_value())
-        logs = tf.math.log(tf.where((firsts > 0) & (means > 0), means / firsts, 1.0))
+        # A loss of 0 gives log(0) = -inf, which is clipped. `_Publish` refuses losses below 0.
+        logs = tf.math.log(tf.where(firsts > 0, tf.maximum(means, 0.0) / firsts, 1.0))
         logs = tf.clip_by_value(logs, -_LARGEST_LOG, _LARGEST_LOG)
         shares = np.array(
             [
@@ -192,7 +214,8 @@ class _Publish(hooks.StepHook):
 
     def begin(self) -> None:
         by_name = {variable.op.name: variable for variable in tf1.global_variables()}
-        self._factors, self._first = by_name[_FACTORS], by_name[_FIRST]
+        names = _FACTORS, _FIRST, _LATEST
+        self._factors, self._first, self._latest = (by_name[name] for name in names)
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
         del session
@@ -211,9 +234,9 @@ class _Publish(hooks.StepHook):
         if step % self._observer.rates.every:
             return
         session = run_context.session
-        log_factors, first_losses = session.run([self._factors, self._first])
+        log_factors, *losses = session.run([self._factors, self._first, self._latest])
         rule = "follow losses above 0, because ratios of negative losses mean nothing"
-        lowest = float(first_losses.min())
+        lowest = float(np.min(losses))
         checks.require(lowest >= 0, "Mixture.rates, as ByLosses,", rule, lowest)
         self._observer.publish(log_factors, step)
         factors = np.exp(log_factors[step // self._observer.rates.every + 1])

@@ -1,11 +1,15 @@
 """Writes the epochs of each source of a mixture for TensorBoard, as the scalars `epochs/<source>`.
 
+The loss of a task is NaN in steps whose batch has no label of the task, instead of 0.
+
 training.Training(made, "runs/a", on_start, observers=[*observers, source_epochs.observe])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,9 @@ import numpy as np
 from mtl import types
 from mtl.data import pipeline
 from mtl.deferred import tf, tf1
+from mtl.heads import together
 from mtl.monitoring import hooks
+from mtl.step import outlets, replicas
 
 
 def observe(run: types.ObservedRun) -> SourceEpochs:
@@ -36,6 +42,10 @@ class SourceEpochs(types.RunObserver):
     def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
         self._data = data
         return data
+
+    def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
+        del model, statistics
+        return [_AbsentLosses]
 
     def build_hooks(self, result: Any, metrics: Any) -> types.RunHooks:
         del metrics
@@ -74,3 +84,22 @@ class _Write(hooks.StepHook):
             for name, epochs in self._count(step).items()
         ]
         self._writer.add_summary(tf1.Summary(value=scalars), step)
+
+
+class _AbsentLosses(types.StepExtension):
+    """Shows the loss of a task as NaN if the batch has no label of the task."""
+
+    suits_stacks = True
+
+    def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
+        del features
+        self._heads, self._labels = model.heads_with_loss, labels
+
+    @contextlib.contextmanager
+    def around_update(self, found: Any, batch: Any) -> Iterator[None]:
+        del batch
+        weights = replicas.sum_over_replicas(together.sum_label_weights(self._heads, self._labels))
+        for task, weight in weights.items():
+            loss = found.losses[task]
+            outlets.add_scalar(f"{task}/loss", tf.where(weight > 0, loss, math.nan))
+        yield

@@ -40,9 +40,7 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
     return False
 
 
-def find_gradient_sources(
-    tensor: tf.Tensor, *sources: Sequence[tf.Tensor]
-) -> tuple[bool, ...]:
+def find_gradient_sources(tensor: tf.Tensor, *sources: Sequence[tf.Tensor]) -> tuple[bool, ...]:
     """Find the sources that the gradient of a tensor reaches.
 
     Args:

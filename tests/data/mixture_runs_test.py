@@ -63,7 +63,24 @@ def test_tensorboard_shows_the_epochs_of_each_source(tmp_path, batches, rates):
         # The sources have 96 and 40 rows, and a batch has 16.
         assert 96 * first + 40 * second == pytest.approx(16 * step, rel=1e-5)
     if isinstance(rates, dict):
-        assert epochs[20] == pytest.approx([2.5, 2.0], abs=0.21)
+        # Alternating batches have their shares over blocks of 8 steps.
+        assert epochs[20] == pytest.approx([2.5, 2.0], abs=0.21 if batches == "mixed" else 0.41)
+
+
+def test_a_batch_without_labels_of_a_task_has_the_loss_nan(tmp_path):
+    made = _make("alternating", train_steps=16, summary_steps=1, steps_per_call=1)
+    source = dataclasses.replace(made.data.source, rates={"first": 1, "second": 1})
+    made = dataclasses.replace(made, data=dataclasses.replace(made.data, source=source))
+    tiny.train(made, tmp_path)
+    shown, spec = tiny.scalars(tmp_path), made.data.spec
+    order = source.order_rows("train", spec, batch_size=16, seed=made.run.seed, is_shuffled=True)
+    is_first = order.take(np.arange(16), np.array([0])) < 96
+    assert 0 < sum(is_first) < 16
+    for step, of_first in enumerate(is_first, 1):
+        losses = {task: shown[step, f"{task}/loss"] for task in tiny.LABELS}
+        absent = {task for task, loss in losses.items() if math.isnan(loss)}
+        assert absent == set(LABELS["second" if of_first else "first"])
+        assert shown[step, "loss"] == pytest.approx(np.nansum(list(losses.values())), rel=1e-5)
 
 
 def test_evaluations_tell_the_sources_apart(tmp_path):

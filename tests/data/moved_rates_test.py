@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from mtl import checks, heads, verbs
+from mtl import checks, heads, types, verbs
 from mtl.data import mixture, moved_rates, shares
+from mtl.runs import loss_rates
 from tests import tiny
 from tests.data import mixture_runs_test
 
@@ -106,7 +107,7 @@ def test_decisions_are_means_of_ratios_of_losses(tmp_path):
         labels["kind"].append((kind[rows[step][~is_first] - first] >= 0).sum())
     means = {}
     for task, counts in labels.items():
-        losses = [shown[step + 1, f"{task}/loss"] for step in range(24)]
+        losses = np.nan_to_num([shown[step + 1, f"{task}/loss"] for step in range(24)])
         parts = [slice(i * _EVERY, (i + 1) * _EVERY) for i in range(3)]
         means[task] = [np.average(losses[p], weights=counts[p]) for p in parts]
     factors = _count_rows(folder, count=24)
@@ -161,3 +162,18 @@ def test_a_loss_below_0_is_refused_in_a_line(tmp_path):
 def test_rates_are_a_map_or_a_part(rates):
     with pytest.raises(checks.UserError, match="Mixture.rates"):
         mixture.Mixture(sources={"clicks": tiny.Rows(splits=tiny.SPLITS)}, rates=rates)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("names", [["first", "second"], ["second", "first"], ["second"]])
+def test_factors_are_those_of_the_sources_of_the_split(names):
+    """`Mixture.splits` may order the sources in another way, or leave one to evaluations."""
+    rates = moved_rates.ByLosses(every=_EVERY)
+    made = _at(_make(train_steps=32), splits={"train": names}, rates=rates)
+    run = types.ObservedRun(experiment=made, model_dir="run", place=made.distribution.find_place())
+    tasks = loss_rates.observe(run).tasks
+    assert tasks == {name: mixture_runs_test.LABELS[name] for name in names}
+    order = made.data.source.order_rows(
+        "train", made.data.spec, batch_size=16, seed=1, is_shuffled=True
+    )
+    assert list(tasks) == list(order.count_epochs(8)) == names

@@ -2,12 +2,13 @@
 
 import dataclasses
 import shlex
+import types
 
 import pytest
 
 from launch import affinity
 from mtl.balancing import surgery
-from mtl.configs import config
+from mtl.configs import config, gin_files
 from tests import tiny
 from tests.launch import toy
 from tests.tools.drawing import balancing_picture_test
@@ -64,6 +65,37 @@ def test_groups_are_told_and_each_has_a_command_that_trains_it(directory, launch
         assert made.model.tasks == (task,) and made.model.surgery == surgery.Sum()
         assert made.best.metric == {"rich": "rich/auc", "level": "average_loss"}[task]
         assert ("--model_dir", f"run_{number}") in flags
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (
+            ["model.MultiTaskModel.heads = [@heads.Block()]", "heads.Block.tasks = ['a', 'b']"],
+            "heads.Block.tasks = ['b']",
+        ),
+        (
+            ["mine = [@a/heads.Binary(), @b/heads.Binary()]", "model.MultiTaskModel.heads = %mine"],
+            "mine = [@b/heads.Binary()]",
+        ),
+        (
+            [
+                "model.MultiTaskModel.heads = [@heads.Block(), @heads.Binary()]",
+                "heads.Block.tasks = ['a']",
+            ],
+            None,
+        ),
+        (["model.MultiTaskModel.heads = @a/heads.Binary()"], None),
+    ],
+    ids=["a block", "a macro", "a block and a head", "a function"],
+)
+def test_heads_of_a_group_are_bound_as_the_file_binds_them(lines, wanted, tmp_path):
+    start = ["from __gin__ import dynamic_registration"]
+    start += ["from mtl import heads", "from mtl import model"]
+    (tmp_path / "a.gin").write_text("\n".join([*start, *lines, ""]))
+    bindings = gin_files.read([str(tmp_path / "a.gin")], [])
+    made = types.SimpleNamespace(model=types.SimpleNamespace(tasks=("a", "b")))
+    assert affinity._list_heads(made, bindings, ["b"]) == wanted
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_layer_computes_with_few_values_as_numpy_does(trained):
 
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_the_bound_is_a_running_average(is_frozen):
-    """A frozen layer, whose source may lack the bound, takes it from the first batch and holds it."""
+    """A frozen layer, which may start without a bound, holds that of its first batch."""
     values = np.random.default_rng(0).normal(size=[3, 4, 2]).astype(np.float32)
     part = quantization.Quantization(activations={"layer": FOUR})
     held = freezing.Freezing(frozen=["layer"] if is_frozen else [])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl import checks
 from mtl.data import moved_rates
 from mtl.heads import together
 from mtl.runs import loss_rates
@@ -55,3 +56,35 @@ def test_a_loss_that_is_not_finite_counts_as_no_loss(decide, value, step):
     losses = np.array([(2, 4), (2, 4), (1, 8), (1, 8)], np.float32)
     losses[step, 0] = value
     np.testing.assert_allclose(decide(losses)[3], [0.5, 2.0])
+
+
+def test_a_source_without_a_loss_is_drawn_least(decide):
+    np.testing.assert_allclose(decide([(2, 4), (4, 4), (0, 8), (0, 8)])[3], [0.001, 2.0])
+
+
+@pytest.mark.parametrize("first, latest", [(-0.5, 1.0), (1.0, -0.5)])
+def test_a_loss_below_0_is_refused_in_each_interval(first, latest):
+    """Ratios of negative losses mean nothing; a density may fall below 0 late."""
+    hook = loss_rates._Publish.__new__(loss_rates._Publish)
+    rates = types.SimpleNamespace(every=2)
+    hook._observer = types.SimpleNamespace(rates=rates)
+    hook._factors, hook._first, hook._latest = range(3)
+    values = [np.zeros([4, 2]), np.array([first, 1.0]), np.array([1.0, latest])]
+    session = types.SimpleNamespace(run=lambda fetched: [values[index] for index in fetched])
+    with pytest.raises(checks.UserError, match="must follow losses above 0, .* got -0.5"):
+        hook.on_step(types.SimpleNamespace(session=session), 4, values)
+
+
+def test_a_run_goes_on_with_its_intervals(tmp_path):
+    def observer(**settings):
+        rates = moved_rates.ByLosses(**{"every": 10, **settings})
+        return loss_rates.LossRates(rates, _TASKS, str(tmp_path))
+
+    observer().prepare(is_new=True)
+    observer(power=2.0).prepare(is_new=False)
+    with pytest.raises(checks.UserError, match="ByLosses.every must be 10, as when the run was"):
+        observer(every=40).prepare(is_new=False)
+    with pytest.raises(checks.UserError, match="ByLosses.temperature must be 1.0, as when the"):
+        observer(temperature=2.0).prepare(is_new=False)
+    observer(every=40).prepare(is_new=True)
+    observer(every=40).prepare(is_new=False)

@@ -57,7 +57,7 @@ class Measured:
         fix = "Groups need several tasks."
         checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
         missing = [f"{one} onto {other}" for one, other in all_pairs if (one, other) not in pairs]
-        fix = f"Missing: {', '.join(missing[:3])}. No batch had labels of both."
+        fix = f"Missing: {', '.join(missing[:3])}. No measured batch had labels of both."
         count = len(all_pairs) - len(missing)
         checks.require(
             not missing, _WHERE, f"have measured all {len(all_pairs)} pairs of tasks", count, fix

@@ -111,7 +111,7 @@ def test_files_are_one_split_and_settings_of_the_source_count(trained, tmp_path)
         (
             {"new.jsonl": '{"x": [1, 2, 3]}'},
             {},
-            "new.jsonl: .*the key of field '.*' must be one of x",
+            "new.jsonl: .*the key of field '.*', which no object has, must be one of x",
         ),
     ],
 )

@@ -113,6 +113,7 @@ class MeanGain(Combined):
     """
 
     name: str = "mean_gain"
+    higher_is_better = True
 
     def check_baseline(self, where: str, value: float) -> None:
         """Raise a UserError if a baseline is 0, because a gain is divided by its baseline."""

@@ -149,6 +149,9 @@ class Settings:
         checks.is_a(where, self.combined_metrics, (list, tuple), rule)
         for part in self.combined_metrics:
             checks.has(where, part, ["name", "metrics", "combine"], rule)
+            of_part = f"{type(part).__name__}.higher_is_better"
+            better = getattr(part, "higher_is_better", None)
+            checks.is_a(of_part, better, bool, "be True or False")
         checks.unique(where, [*_OF_ALL_TASKS, *(part.name for part in self.combined_metrics)])
 
     def _check_auxiliary_losses(self) -> None:
@@ -346,7 +349,7 @@ class Settings:
             return False
         for part in self.combined_metrics:
             if part.name == metric:
-                return types.read_member(part, types.CombinedMetric, "higher_is_better")
+                return part.higher_is_better
         task, _, name = metric.partition("/")
         heads = [head for head in self.heads if head.name == task]
         pairs = [pair for head in heads for pair in metrics_lib.find_directions(head, [name])]

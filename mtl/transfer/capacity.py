@@ -198,7 +198,7 @@ def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
     """Replace the files of a checkpoint by new values."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
-    checkpoint.write_checkpoint(values, os.path.join(temporary, name))
+    checkpoint.replace_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
     # The index is renamed last. A checkpoint without an index counts as damaged, and runs use an
     # older checkpoint.

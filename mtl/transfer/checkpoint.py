@@ -12,9 +12,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mtl import checks
+from mtl.checkpoints import run_directory
 from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
+
+_OF_RUN = "statistics"  # A folder that every run makes.
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
@@ -37,6 +41,48 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     Args:
       values: {variable: value}.
       path: the path of the checkpoint, such as "runs/new/model.ckpt-0".
+
+    Returns:
+      The path of the checkpoint.
+
+    Raises:
+      UserError: a name or value cannot be saved, or the path is a folder or a checkpoint of a run.
+    """
+    arrays_by_name = _require_arrays(values)
+    directory, name = os.path.split(path)
+    checks.require(bool(name), "path", "end in the name of a checkpoint", path, "Add model.ckpt.")
+    has_run = tf.io.gfile.isdir(os.path.join(directory, _OF_RUN))
+    is_of_run = has_run and run_directory.is_checkpoint(path)
+    rule = "name a new checkpoint, not one that a run has saved"
+    checks.require(not is_of_run, "path", rule, path)
+    return replace_checkpoint(arrays_by_name, path)
+
+
+def _require_arrays(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return values as arrays; fail unless TensorFlow can save them under their names."""
+    checks.is_a("values", values, Mapping, "be {variable: array}")
+    arrays = {}
+    for name, value in values.items():
+        checks.is_a("the name of a variable", name, str, "be a text")
+        checks.require(bool(name), "the name of a variable", "not be empty", name)
+        where, rule = f"values[{name!r}]", "be an array of numbers, truth values or texts"
+        try:
+            array = np.asarray(value)
+            tf.as_dtype(array.dtype)
+        except (TypeError, ValueError):
+            checks.fail(where, rule, value)
+        is_plain = array.dtype.kind != "O" or all(isinstance(v, (str, bytes)) for v in array.flat)
+        checks.require(is_plain, where, rule, value)
+        arrays[name] = array
+    return arrays
+
+
+def replace_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
+    """Write arrays as a checkpoint, as `write_checkpoint`; an earlier checkpoint is replaced.
+
+    Args:
+      values: {variable: array}.
+      path: the path of the checkpoint.
 
     Returns:
       The path of the checkpoint.

@@ -90,6 +90,7 @@ def open_source(where: str, location: str) -> Source:
       UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
+    location = location.removesuffix(".index")  # A file of a checkpoint, in place of its path.
     is_folder = tf.io.gfile.isdir(location)
     path = run_directory.find_latest(location) if is_folder else location
     # A run comes before exports in its folder.

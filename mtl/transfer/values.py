@@ -20,9 +20,11 @@ from typing import cast
 
 import numpy as np
 
+from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.tf_internals import shards
 from mtl.transfer import checkpoint, plan
+from mtl.transfer import source as source_lib
 from mtl.variables import patterns
 
 NEW_ROWS = ("own", "mean", "unknown", "zeros")
@@ -39,18 +41,19 @@ def write_rows(transfer_plan: plan.Plan, new_rows: str, model_dir: str) -> None:
       model_dir: the folder of this run.
 
     Raises:
-      UserError: the source is damaged.
+      UserError: the source is damaged, or a value is NaN, infinite or of another kind.
     """
     variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
     new_values: dict[str, np.ndarray] = {}
     for entry in transfer_plan.warmed():
         if entry.rows is None:
-            value, dtype = transfer_plan.source.read_value(entry.saved), variables[entry.name].dtype
+            dtype = variables[entry.name].dtype
+            value = _read_value(transfer_plan.source, entry, dtype)
             if _is_written(transfer_plan, entry, dtype):
                 new_values[entry.name] = value.astype(dtype.as_numpy_dtype)
     new_values |= _move_rows(transfer_plan, variables, new_rows)
     if new_values:
-        checkpoint.write_checkpoint(new_values, _rows_path(model_dir))
+        checkpoint.replace_checkpoint(new_values, _rows_path(model_dir))
 
 
 def _move_rows(
@@ -64,9 +67,26 @@ def _move_rows(
         # New rows have values of the variable's initialiser, which is run here.
         initial_values = session.run([variables[entry.name].initial_value for entry in entries])
     return {
-        entry.name: _with_rows(entry, transfer_plan.source.read_value(entry.saved), value, new_rows)
+        entry.name: _with_rows(
+            entry,
+            _read_value(transfer_plan.source, entry, variables[entry.name].dtype),
+            value,
+            new_rows,
+        )
         for entry, value in zip(entries, initial_values, strict=True)
     }
+
+
+def _read_value(source: source_lib.Source, entry: plan.Entry, dtype: tf.DType) -> np.ndarray:
+    """Read a saved value for a variable of some type."""
+    value, where = source.read_value(entry.saved), f"checkpoint {source.path}: {entry.saved!r}"
+    if dtype.is_floating:
+        # A cast of other numbers would round them. A ReLU may hide a NaN: it returns 0 on a CPU.
+        is_float = source.dtype(entry.saved).is_floating
+        checks.require(is_float, where, f"hold {dtype.base_dtype.name}", value.dtype.name)
+        is_finite = bool(np.isfinite(value.astype(np.float32)).all())
+        checks.require(is_finite, where, "be finite", "NaN or infinite values")
+    return value
 
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:

@@ -365,9 +365,11 @@ class CombinedMetric(Protocol):
     Attributes:
       name: the name of the metric in evaluations, other than `loss`, `average_loss` and
         `global_step`.
+      higher_is_better: True if higher values of the metric are better, False if lower values are.
     """
 
     name: str
+    higher_is_better: bool
 
     @property
     @abc.abstractmethod
@@ -394,11 +396,6 @@ class CombinedMetric(Protocol):
         """
         del statistics
         return self
-
-    @property
-    def higher_is_better(self) -> bool:
-        """True if higher values of the metric are better."""
-        return True
 
 
 @runtime_checkable

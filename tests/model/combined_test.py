@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checkpoints, checks, verbs
+from mtl import checkpoints, checks, types, verbs
 from mtl.model import combined
 from mtl.monitoring import event_files, summary
 from mtl.runs import estimators, fitting
@@ -156,3 +156,23 @@ def test_names_are_unique():
     part = combined.MeanGain(baselines=BASELINES, name="average_loss")
     with pytest.raises(checks.UserError, match="combined_metrics must hold each name once, got"):
         make([part])
+
+
+@pytest.mark.parametrize("better", [None, "lower", 1])
+def test_an_own_metric_says_what_is_better(better):
+    """Without the attribute, the worst checkpoint of a cost would be kept as the best."""
+
+    class Cost(types.CombinedMetric):
+        name, metrics = "cost", ("size/rmse",)
+
+        def combine(self, values, directions):
+            return values["size/rmse"]
+
+    if better is not None:
+        Cost.higher_is_better = better
+    made = tiny.make().model
+    with pytest.raises(checks.UserError, match="Cost.higher_is_better must be True or False, got"):
+        dataclasses.replace(made, combined_metrics=[Cost()])
+    Cost.higher_is_better = False
+    changed = dataclasses.replace(made, combined_metrics=[Cost()])
+    assert changed.find_direction("cost") is False

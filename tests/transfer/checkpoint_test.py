@@ -74,3 +74,62 @@ def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
 def test_no_checkpoint(tmp_path):
     with pytest.raises(checks.UserError, match="source must be a checkpoint, a model_dir or a Sav"):
         transfer.read_checkpoint(str(tmp_path / "nothing"))
+
+
+@pytest.mark.medium
+def test_a_file_of_a_checkpoint_names_it(run):
+    path = tf.train.latest_checkpoint(run)
+    found, wanted = transfer.read_checkpoint(f"{path}.index"), transfer.read_checkpoint(path)
+    assert found.keys() == wanted.keys() and len(found) > 5
+    assert run_directory.checkpoint_path(run, f"{path}.index") == path
+
+
+@pytest.mark.medium
+def test_a_checkpoint_of_a_run_is_not_replaced(run, tmp_path):
+    path = tf.train.latest_checkpoint(run)
+    with pytest.raises(checks.UserError, match="path must name a new checkpoint, not one that a"):
+        transfer.write_checkpoint({"w": np.zeros(2)}, path)
+    assert len(transfer.read_checkpoint(run)) > 5
+    for value in (1.0, 2.0):  # A script may run twice.
+        transfer.write_checkpoint({"w": np.full(2, value)}, str(tmp_path / "model.ckpt"))
+    assert transfer.read_checkpoint(str(tmp_path))["w"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "message"),
+    [
+        ([np.zeros(2)], "model.ckpt", "values must be {variable: array}"),
+        ({"": np.zeros(2)}, "model.ckpt", "the name of a variable must not be empty"),
+        ({3: np.zeros(2)}, "model.ckpt", "the name of a variable must be a text, got 3"),
+        ({"w": None}, "model.ckpt", r"values\['w'\] must be an array of numbers"),
+        ({"w": [[1], [1, 2]]}, "model.ckpt", r"values\['w'\] must be an array of numbers"),
+        ({"w": [object()]}, "model.ckpt", r"values\['w'\] must be an array of numbers"),
+        ({"w": np.zeros(2)}, "", "path must end in the name of a checkpoint"),
+    ],
+)
+def test_what_cannot_be_saved_is_one_line(values, name, message, tmp_path):
+    folder = tmp_path / "new"
+    with pytest.raises(checks.UserError, match=message) as error:
+        transfer.write_checkpoint(values, f"{folder}/{name}")
+    assert "\n" not in str(error.value) and not folder.exists()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda kernel: kernel * np.nan, "'.*kernel' must be finite, got"),
+        (lambda kernel: np.where(kernel > 0, np.inf, kernel), "'.*kernel' must be finite, got"),
+        (lambda kernel: kernel.astype(np.int64), "'.*kernel' must hold float32, got 'int64'"),
+    ],
+    ids=["NaN", "infinite", "whole numbers"],
+)
+def test_values_that_would_spoil_a_run_are_refused(run, tmp_path, change, message):
+    """A ReLU hides a NaN on a CPU, and a cast would round the weights to 0."""
+    values = transfer.read_checkpoint(run)
+    name = "head/size/logits/kernel"
+    transfer.write_checkpoint({**values, name: change(values[name])}, str(tmp_path / "a" / "ckpt"))
+    made = tiny.make(train_steps=5)
+    made = dataclasses.replace(made, warm_start=transfer.WarmStart(source=str(tmp_path / "a")))
+    with pytest.raises(checks.UserError, match=message):
+        tiny.train(made, tmp_path / "run")

@@ -333,7 +333,7 @@ def _as_of_an_older_version(model_dir):
     values = {
         name: v for name, v in transfer.read_checkpoint(path).items() if "average_decay" not in name
     }
-    transfer.checkpoint.write_checkpoint(values, path)
+    transfer.checkpoint.replace_checkpoint(values, path)
     return values
 
 
@@ -363,7 +363,7 @@ def test_a_decay_that_alone_is_absent_is_not_made_up(trained, tmp_path):
     values = transfer.read_checkpoint(path)
     (table,) = (name for name in values if name.endswith("/embedding/average_decay"))
     del values[table]
-    transfer.checkpoint.write_checkpoint(values, path)
+    transfer.checkpoint.replace_checkpoint(values, path)
     with pytest.raises(checks.UserError, match=table):
         verbs.train(_experiment(train_steps=STEPS + 1), str(again))
 

@@ -174,7 +174,7 @@ def write_run(
     step = int(values[tf1.GraphKeys.GLOBAL_STEP])
     run_directory.copy_notes(model_dir, output_dir)
     input_state.copy_states(os.path.dirname(checkpoint), output_dir, step)
-    return checkpoint_lib.write_checkpoint(values, os.path.join(output_dir, f"model.ckpt-{step}"))
+    return checkpoint_lib.replace_checkpoint(values, os.path.join(output_dir, f"model.ckpt-{step}"))
 
 
 def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:

@@ -113,11 +113,12 @@ def _list_heads(
     tasks: Sequence[str],
 ) -> str | None:
     """Return the binding for the heads of some tasks; None if the gin files do not list heads."""
-    (binding,) = (b for b in bindings if b.target is model.MultiTaskModel and b.parameter == _HEADS)
+    (binding,) = _find_bindings(bindings, model.MultiTaskModel, _HEADS)
     if isinstance(binding.value, gin_files.Macro):
-        binding = next(b for b in bindings if b.target is None and b.name == binding.value.name)
+        name = binding.value.name
+        (binding,) = (b for b in _find_bindings(bindings, None, "") if b.name == name)
     named = binding.value if isinstance(binding.value, (list, tuple)) else []
-    blocks = [b for b in bindings if b.target is heads.Block and b.parameter == "tasks"]
+    blocks = _find_bindings(bindings, heads.Block, "tasks")
     if len(named) == 1 and len(blocks) == 1:
         return f"{blocks[0].name} = {list(tasks)!r}"
     if blocks or len(named) != len(experiment.model.tasks):
@@ -125,6 +126,13 @@ def _list_heads(
     pairs = zip(experiment.model.tasks, named, strict=True)
     chosen = ", ".join(repr(head) for task, head in pairs if task in tasks)
     return f"{binding.name} = [{chosen}]"
+
+
+def _find_bindings(
+    bindings: Sequence[gin_files.Binding], target: type | None, parameter: str
+) -> list[gin_files.Binding]:
+    """Return the bindings of one parameter of a class; of all macros if `target` is None."""
+    return [b for b in bindings if b.target is target and b.parameter == parameter]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from mtl.runs import (
 from mtl.tools import attached
 
 with deferred.imports():  # Each command imports only the tools that it uses.
-    from mtl.runs import loss_rates, source_epochs, text_codes, unknown_values
+    from mtl.runs import loss_rates, own_updates, source_epochs, text_codes, unknown_values
     from mtl.tools import clip_audit, scoring
     from mtl.tools.clip_audit import checkpoint_audit, report
     from mtl.tools.drawing import curve_files
@@ -86,7 +86,15 @@ def train(
         observers.append(source_epochs.observe)
     if types.read_member(experiment.data.source, types.Source, "known_steps") is not None:
         observers.append(loss_rates.observe)
+    if _has_own_parts(experiment.model):
+        observers.append(own_updates.observe)
     return training.Training(experiment, model_dir, on_start, part, observers).run()
+
+
+def _has_own_parts(model: Any) -> bool:
+    """Return True if a column, the network or a head has a part that is not of this package."""
+    parts = types.walk_parts([model.columns, model.network, model.heads])
+    return any(not type(part).__module__.startswith("mtl.") for part in parts)
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mtl import checks, types
 from mtl.balancing import balanced
@@ -76,18 +76,8 @@ def build_step(
       UserError: `losses` is empty, a loss is not a float32 scalar, an argument is not a part, or no
         variable has a gradient.
     """
-    where = "build_step: losses"
-    checks.is_a(where, losses, Mapping, "be {task: scalar}")
-    checks.require(bool(losses), where, "hold the loss of a task", losses)
-    for task, loss in losses.items():
-        is_scalar = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
-        is_scalar = is_scalar and loss.dtype == tf.float32
-        checks.require(is_scalar, f"{where}[{task!r}]", "be a float32 scalar of a graph", loss)
-    checks.require_part("build_step: update", update, "update.Update", 3)
-    checks.require_part("build_step: weighting", weighting, "weighting.Equal", 2)
-    checks.require_part("build_step: surgery", surgery, "surgery.Combine", 3)
-    if train_steps is not None:
-        checks.whole("build_step: train_steps", train_steps, 1)
+    _check_losses(losses)
+    _check_parts(update, weighting, surgery, train_steps)
     parts = (update, weighting, surgery)
     if train_steps is not None:
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
@@ -110,3 +100,21 @@ def build_step(
         of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
     monitors = {"loss": result.total, **result.monitors, **of_update, **of_network}
     return Step(balanced.hide_nan(result.total), train_op, monitors | result.describe_tasks())
+
+
+def _check_losses(losses: types.Tensors) -> None:
+    where = "build_step: losses"
+    checks.is_a(where, losses, Mapping, "be {task: scalar}")
+    checks.require(bool(losses), where, "hold the loss of a task", losses)
+    for task, loss in losses.items():
+        is_scalar = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
+        is_scalar = is_scalar and loss.dtype == tf.float32
+        checks.require(is_scalar, f"{where}[{task!r}]", "be a float32 scalar of a graph", loss)
+
+
+def _check_parts(update: Any, weighting: Any, surgery: Any, train_steps: int | None) -> None:
+    checks.require_part("build_step: update", update, "update.Update", 3)
+    checks.require_part("build_step: weighting", weighting, "weighting.Equal", 2)
+    checks.require_part("build_step: surgery", surgery, "surgery.Combine", 3)
+    if train_steps is not None:
+        checks.whole("build_step: train_steps", train_steps, 1)

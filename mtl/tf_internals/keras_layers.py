@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mtl import checks, deferred
@@ -41,6 +41,19 @@ def collect_updates(model: Any, inputs: Any) -> None:
         rule = "be a scalar, such as a mean over rows"
         checks.require(loss.shape.rank == 0, f"loss {loss.op.name!r}", rule, loss.shape)
         tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def find_own_variables(variables: Sequence[tf.Variable]) -> list[str]:
+    """Return the names of those variables that no `get_variable` has created, as in Keras layers.
+
+    Args:
+      variables: variables of the default graph.
+    """
+    # Imported here, as this module is also imported without TensorFlow.
+    from tensorflow.python.ops import variable_scope
+
+    listed = variable_scope._get_default_variable_store()._vars
+    return [variable.op.name for variable in variables if variable.op.name not in listed]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""Updates of variables in a network of one's own are run by the step, or the run is refused."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from mtl import checks, features, layers, types, verbs
+from mtl.compat import keras
+from mtl.model import graph_options
+from mtl.runs import own_updates
+from tests import tiny
+
+tf1 = tf.compat.v1
+needs_keras = pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own(types.Network):
+    """A layer, and what `change` makes of its outputs."""
+
+    change: Callable
+
+    def __call__(self, inputs, tasks, training):
+        hidden = layers.dense(tf.concat(list(inputs.values()), 1), 4, "hidden")
+        return types.Towers(dict.fromkeys(tasks, self.change(hidden, training)))
+
+
+def _count(hidden, how):
+    calls = tf1.get_variable("calls", [], initializer=tf1.zeros_initializer(), trainable=False)
+    update = calls.assign_add(1.0, read_value=False)
+    if how == "collection":
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+    with tf.control_dependencies([update] if how == "dependency" else []):
+        return tf.identity(hidden)
+
+
+def _norm_of_keras(hidden, training):
+    return tf.keras.layers.BatchNormalization()(hidden, training=training)
+
+
+def _norm_of_layers(hidden, training):
+    return tf1.layers.batch_normalization(hidden, training=training)
+
+
+def _build(change):
+    made = tiny.make().model
+    columns = [features.Numeric(names=["x"], normalization="none")]
+    made = dataclasses.replace(made, network=_Own(change), columns=columns)
+    rows = {name: values[:8] for name, values in tiny.SPLITS["train"].items()}
+    statistics = features.Statistics(directory="", entries={})
+    with tf.Graph().as_default():
+        tf1.train.create_global_step()
+        batch = {name: tf.constant(values) for name, values in rows.items()}
+        made.model_fn(
+            {"x": batch.pop("x")},
+            batch,
+            "train",
+            options=graph_options.GraphOptions(
+                statistics=statistics, extensions=[own_updates._RequireUpdates]
+            ),
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hidden, training: hidden,
+        lambda hidden, training: layers.batch_norm(hidden, "norm", training),
+        _norm_of_layers,
+        lambda hidden, training: _count(hidden, "collection"),
+        lambda hidden, training: _count(hidden, "dependency"),
+    ],
+    ids=["none", "mtl", "tf.layers", "collection", "dependency"],
+)
+@pytest.mark.filterwarnings("ignore:.*batch_normalization.*:UserWarning")
+def test_updates_that_the_step_runs_are_fine(change, caplog):
+    _build(change)
+    assert "get_variable" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        pytest.param(_norm_of_keras, "AssignMovingAvg", marks=needs_keras),
+        (lambda hidden, training: _count(hidden, ""), "network/AssignAddVariableOp"),
+    ],
+    ids=["Keras", "plain"],
+)
+def test_an_update_that_nothing_runs_is_refused(change, name):
+    with pytest.raises(checks.UserError, match="must be run by the training step") as error:
+        _build(change)
+    assert name in str(error.value) and "\n" not in str(error.value)
+
+
+@needs_keras
+def test_layers_of_keras_are_warned_of(caplog):
+    _build(lambda hidden, training: tf.keras.layers.Dense(3, kernel_regularizer="l2")(hidden))
+    assert "without get_variable, network/dense/kernel, network/dense/bias: regul" in caplog.text
+
+
+def test_only_runs_with_own_parts_are_checked():
+    made = tiny.make().model
+    assert not verbs._has_own_parts(made)
+    assert verbs._has_own_parts(dataclasses.replace(made, network=_Own(_norm_of_layers)))

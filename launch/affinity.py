@@ -117,15 +117,14 @@ def _list_heads(
     if isinstance(binding.value, gin_files.Macro):
         name = binding.value.name
         (binding,) = (b for b in _find_bindings(bindings, None, "") if b.name == name)
-    named = binding.value if isinstance(binding.value, (list, tuple)) else []
+    named = list(binding.value) if isinstance(binding.value, (list, tuple)) else []
     blocks = _find_bindings(bindings, heads.Block, "tasks")
     if len(named) == 1 and len(blocks) == 1:
         return f"{blocks[0].name} = {list(tasks)!r}"
     if blocks or len(named) != len(experiment.model.tasks):
         return None
-    pairs = zip(experiment.model.tasks, named, strict=True)
-    chosen = ", ".join(repr(head) for task, head in pairs if task in tasks)
-    return f"{binding.name} = [{chosen}]"
+    head_of = dict(zip(experiment.model.tasks, named, strict=True))
+    return f"{binding.name} = [{', '.join(repr(head_of[task]) for task in tasks)}]"
 
 
 def _find_bindings(

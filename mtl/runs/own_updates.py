@@ -19,6 +19,7 @@ from mtl.tf_internals import keras_layers
 _log = logging.getLogger(__name__)
 _FIX = "Use networks.KerasModel for layers of Keras, or add the op to UPDATE_OPS."
 _SHOWN = 3
+_ASSIGNING = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
 def observe(run: types.ObservedRun) -> OwnUpdates:
@@ -47,23 +48,20 @@ class _RequireUpdates(types.StepExtension):
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Check the ops of the step, and return the op that runs them unchanged."""
-        initializers = {variable.initializer for variable in tf1.global_variables()}
-        assigning = [
-            op
-            for op in tf1.get_default_graph().get_operations()[self._first :]
-            if op.type.startswith("Assign") and op.type.endswith("VariableOp")
-        ]
-        idle = [op for op in assigning if op not in initializers]
-        if idle:
-            is_run = _find_ancestors(moved)
-            idle = [op for op in idle if op not in is_run]
+        is_run = _find_ancestors(moved)
+        idle = [op.name for op in self._list_assignments() if op not in is_run]
         rule = "be run by the training step"
-        checks.require(
-            not idle, "each update of a variable", rule, idle[0].name if idle else "", _FIX
-        )
+        checks.require(not idle, "each update of a variable", rule, ", ".join(idle[:_SHOWN]), _FIX)
         if replicas.count() == 1:  # Copies on other replicas have other names.
             self._tell_of_keras()
         return moved
+
+    def _list_assignments(self) -> list[tf.Operation]:
+        """Return the ops of the step that assign to a variable, without its first value."""
+        initializers = {variable.initializer for variable in tf1.global_variables()}
+        operations = tf1.get_default_graph().get_operations()[self._first :]
+        assignments = [op for op in operations if op.type in _ASSIGNING]
+        return [op for op in assignments if op not in initializers]
 
     def _tell_of_keras(self) -> None:
         """Warn of trained variables that no `get_variable` has created, such as those of Keras."""

@@ -98,8 +98,12 @@ TOKEN_ENV = flags.DEFINE_string(
 )
 
 
+_OF_SERVERS = [MODEL_NAME, MODEL_VERSION, DEADLINE, RETRIES, TLS, CA_FILE, TOKEN_FILE, TOKEN_ENV]
+
+
 def main() -> None:
     """Write the predictions of a split or of files."""
+    _refuse_unused()
     if INPUT.value:
         _predict_files()
         return
@@ -120,6 +124,16 @@ def main() -> None:
                 name: kept_fields.stack_column([row[name] for row in block]) for name in block[0]
             }
             write(make_block(columns))
+
+
+def _refuse_unused() -> None:
+    """Fail if a flag belongs to another kind of model than the command uses."""
+    is_exported = SERVER.value or SAVED_MODEL.value
+    unused = [] if SERVER.value else [(flag, "come with --server") for flag in _OF_SERVERS]
+    unused += [] if is_exported else [(SIGNATURE, "come with --server or --saved_model")]
+    unused += [(CHECKPOINT, "be left out with --server or --saved_model")] if is_exported else []
+    for flag, rule in unused:
+        checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
 
 
 def _predict_files() -> None:

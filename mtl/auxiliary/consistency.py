@@ -147,9 +147,10 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
 class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """The loss of the predicted class, for unlabelled rows with a confident prediction.
 
-    The loss is a mean over all rows; labelled rows, and rows whose probability is below
-    `threshold`, count as 0. D.-H. Lee, "Pseudo-Label", 2013. With `noise`, the loss comes from a
-    second pass on noisy inputs, as in Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
+    The loss is a mean over all rows. Rows with a label of a weight above 0, and rows whose
+    probability is below `threshold`, count as 0. D.-H. Lee, "Pseudo-Label", 2013. With `noise`, the
+    loss comes from a second pass on noisy inputs, as in Sohn et al., "FixMatch", 2020,
+    arXiv:2001.07685.
 
     Attributes:
       threshold: the least probability of the predicted class, in [0, 1).

@@ -48,12 +48,10 @@ class _OfTeacher(base.Base):
 
     @property
     def files(self) -> dict[str, str]:
-        """The file with the teacher's graph."""
-        return {
-            "teacher": os.path.join(
-                find_model(self.teacher, self._where("teacher")), saved_model.FILE
-            )
-        }
+        """The files with the teacher's graph, and with the checksums of its weights."""
+        folder = find_model(self.teacher, self._where("teacher"))
+        index = os.path.join(folder, "variables", "variables.index")
+        return {"teacher": os.path.join(folder, saved_model.FILE), "teacher_weights": index}
 
     def _open_teacher(self) -> Teacher:
         return Teacher(self._where("teacher"), self.teacher, self.signature)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from mtl import auxiliary, checks, compat, heads, mixing, verbs
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import distillation
+from mtl.checkpoints import given_files
 from mtl.model import graph_options
 from mtl.runs import fitting
 from mtl.sparsity import pruning, pruning_schedules
@@ -223,7 +224,9 @@ def test_a_checkpoint_stands_for_its_export(teacher, tmp_path):
         _open_step(model_dir, part)[0],
         _open_step(model_dir, auxiliary.Distillation(teacher=folder))[0],
     )
-    assert part.files == {"teacher": str(version / "saved_model.pb")}
+    index = version / "variables" / "variables.index"
+    files = {"teacher": str(version / "saved_model.pb"), "teacher_weights": str(index)}
+    assert part.files == files
     named_best = tmp_path / "best"
     shutil.copytree(model_dir, named_best)
     found = distillation.find_model(str(named_best / "model.ckpt-3"))
@@ -251,3 +254,20 @@ def test_a_damaged_teacher_is_refused(teacher, tmp_path):
     graph.write_bytes(graph.read_bytes()[:-20] + b"x" * 20)
     with pytest.raises(checks.UserError, match="saved_model.pb"):
         _open_step(model_dir, auxiliary.Distillation(teacher=str(copy)))
+
+
+@pytest.mark.medium
+def test_a_student_does_not_go_on_with_another_teacher(teacher, tmp_path):
+    """A teacher that has trained on has the same graph, and other weights."""
+    versions = tmp_path / "versions"
+    shutil.copytree(distillation.find_model(teacher[1]), versions / "1")
+    part = auxiliary.Distillation(teacher=str(versions))
+    run = tmp_path / "student"
+    run.mkdir()
+    given_files.keep_checksums(part.files, str(run), is_new=True)
+    shutil.copytree(versions / "1", versions / "2")
+    given_files.check_unchanged(part.files, str(run))
+    index = versions / "2" / "variables" / "variables.index"
+    index.write_bytes(index.read_bytes() + b"other")
+    with pytest.raises(checks.UserError, match="the file of teacher_weights must be as when the run"):
+        given_files.check_unchanged(part.files, str(run))

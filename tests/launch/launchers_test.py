@@ -344,6 +344,13 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
         (("--input", "data/test.csv", "--keep", "rihc"), "Did you mean 'rich'?"),
         (("--input", "data/test.csv", "--split", "test"), "--split must be left out with --input"),
         (("--server", "localhost:1"), "--server must come with --input"),
+        (("--model_version", "3"), "--model_version must come with --server, got '3'"),
+        (("--token_file", "nope"), "--token_file must come with --server, got 'nope'"),
+        (("--signature", "lean"), "--signature must come with --server or --saved_model"),
+        (
+            ("--input", "data/test.csv", "--saved_model", "served", "--checkpoint", "best"),
+            "--checkpoint must be left out with --server or --saved_model, got 'best'",
+        ),
         (("--input", "data/test.csv", "--server", "localhost"), "--server must be HOST:PORT"),
         (
             ("--input", "data/test.csv", "--saved_model", "data"),

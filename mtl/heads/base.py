@@ -76,7 +76,7 @@ class Labelled(types.Head):
     @property
     def size(self) -> int:
         """The number of logits."""
-        raise NotImplementedError
+        raise checks.UserError(f"{type(self).__name__} must define size, the number of its logits.")
 
     label_types: ClassVar[tuple[str, ...]] = ("int64", "float32")
     """The types that the label field may have."""
@@ -471,11 +471,12 @@ class Base(Labelled):
         Raises:
           UserError: `losses` returns another shape, which would be broadcast to a wrong loss.
         """
-        losses = self.losses(examples.logits, examples.targets)
-        wanted = examples.weights.shape
-        if not losses.shape.is_compatible_with(wanted):  # An unknown shape is compatible.
-            where = f"the losses of head {self.name!r}, {type(self).__name__},"
-            rule = f"have the shape {tuple(wanted)} of its weights"
+        losses, weights = self.losses(examples.logits, examples.targets), examples.weights
+        where = f"the losses of head {self.name!r}, {type(self).__name__},"
+        is_tensor = isinstance(losses, tf.Tensor) and losses.dtype == weights.dtype
+        checks.require(is_tensor, where, f"be a {weights.dtype.name} tensor", losses)
+        if not losses.shape.is_compatible_with(weights.shape):  # An unknown shape is compatible.
+            rule = f"have the shape {tuple(weights.shape)} of its weights"
             checks.fail(where, rule, tuple(losses.shape))
         return losses
 
@@ -506,14 +507,20 @@ class Base(Labelled):
             "nan_predictions": nan_rows(
                 [*self._list_outputs(logits), losses], examples.weights > 0
             ),
-            **self.sums(examples),
+            **self._require_map("sums", self.sums(examples)),
             **self.sums_by_group(examples, labels),
         }
         return metrics.stream_sums(sums, self.all_metrics)
 
     def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
         """Return the predictions as tensors whose first axes are the axes of the label weights."""
-        return list(self.predictions(logits).values())
+        return list(self._require_map("predictions", self.predictions(logits)).values())
+
+    def _require_map(self, method: str, result: Any) -> types.Tensors:
+        """Return the result of a method; fail unless it is a map, {name: tensor}."""
+        where = f"{type(self).__name__}.{method} of task {self.name!r}"
+        checks.is_a(where, result, Mapping, "return a map of tensors")
+        return result
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Compute all metrics of a split from its sums.
@@ -526,7 +533,8 @@ class Base(Labelled):
           `nan_predictions`.
         """
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
-        summary = {"average_loss": average_loss, **self.summary(sums)}
+        of_head = self._require_map("summary", self.summary(sums))
+        summary = {"average_loss": average_loss, **of_head}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
@@ -538,7 +546,13 @@ class Base(Labelled):
         return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        targets, present = self.targets(self.label_of(labels))
+        parts = self.targets(self.label_of(labels))
+        # A mask of numbers would become the weights of the rows.
+        is_pair = isinstance(parts, tuple) and len(parts) == 2 and parts[1].dtype == tf.bool
+        rule = "return targets, and a bool mask of the labels that are present"
+        where = f"{type(self).__name__}.targets of task {self.name!r}"
+        checks.require(is_pair, where, rule, parts)
+        targets, present = parts
         if self.within is not None:
             inside, outside = self._space.locate(labels, self._where("within"))
             if present.shape.rank == 2:

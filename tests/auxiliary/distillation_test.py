@@ -269,5 +269,7 @@ def test_a_student_does_not_go_on_with_another_teacher(teacher, tmp_path):
     given_files.check_unchanged(part.files, str(run))
     index = versions / "2" / "variables" / "variables.index"
     index.write_bytes(index.read_bytes() + b"other")
-    with pytest.raises(checks.UserError, match="the file of teacher_weights must be as when the run"):
+    with pytest.raises(
+        checks.UserError, match="the file of teacher_weights must be as when the run"
+    ):
         given_files.check_unchanged(part.files, str(run))

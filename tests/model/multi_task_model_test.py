@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, features, heads, model, networks, types
 from mtl.balancing import methods, monitored, surgery, weighting
+from mtl.heads import base
 from mtl.model import graph_options
 from mtl.optimization import optimizers, schedules, update
 from mtl.variables import stacks
@@ -528,18 +529,52 @@ def test_own_heads_that_predict_something_else_are_one_line(method, result, says
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL])
 @pytest.mark.parametrize(
-    ("base", "method", "similar"),
+    ("method", "result", "says"),
+    [
+        ("losses", None, "the losses of head 'size', Own, must be a float32 tensor, got None."),
+        ("losses", 1.0, "the losses of head 'size', Own, must be a float32 tensor, got 1.0."),
+        ("targets", None, "Own.targets of task 'size' must return targets, and a bool mask"),
+        # The second tensor would become the weights of the rows.
+        ("targets", "numbers", "Own.targets of task 'size' must return targets, and a bool mask"),
+        ("size", None, "Own must define size, the number of its logits."),
+    ],
+)
+def test_own_heads_without_losses_are_one_line(mode, method, result, says):
+    def own(self, *arguments):
+        return (arguments[0], arguments[0]) if result == "numbers" else result
+
+    part = type("Own", (heads.Regression,), {method: base.Base.size if method == "size" else own})
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    with pytest.raises(checks.UserError) as error:
+        made = _model(networks.MLP(), heads=[heads.Binary(name="sign"), part(name="size")])
+        _loss(made, mode, batch)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["sums", "summary", "predictions"])
+def test_own_heads_without_metrics_are_one_line(method):
+    part = type("Own", (heads.Regression,), {method: lambda self, *arguments: None})
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    made = _model(networks.MLP(), heads=[heads.Binary(name="sign"), part(name="size")])
+    with pytest.raises(checks.UserError, match="must return a map of tensors, got None") as error:
+        _loss(made, ModeKeys.EVAL, batch)
+    assert str(error.value).startswith(f"Own.{method} of task 'size'")
+
+
+@pytest.mark.parametrize(
+    ("parent", "method", "similar"),
     [
         (types.StepExtension, "see_updates", "see_update"),
         (types.PassExtension, "change_input", "change_inputs"),
         (types.RunObserver, "build_hook", "build_hooks"),
     ],
 )
-def test_a_misspelt_optional_method_is_refused(base, method, similar):
+def test_a_misspelt_optional_method_is_refused(parent, method, similar):
     with pytest.raises(checks.UserError) as error:
-        type("Mine", (base,), {method: lambda self: None})
+        type("Mine", (parent,), {method: lambda self: None})
     wanted = "a method of Mine must be a method of its base class, or begin with '_', got"
     assert str(error.value) == f"{wanted} {method!r}. Did you mean {similar!r}?"
-    inner = type("Mine", (base,), {f"_{method}": lambda self: None, "write_notes": print})
+    inner = type("Mine", (parent,), {f"_{method}": lambda self: None, "write_notes": print})
     type("Outer", (inner,), {"write_notes": print, similar: print})

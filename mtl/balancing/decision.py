@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mtl import types
+from mtl import checks, types
 from mtl.balancing.methods import method as method_lib
 from mtl.deferred import tf, tf1
 from mtl.step import draws, step_state
@@ -164,6 +164,11 @@ def decide_once(
         # wrong if the norms of gradients differed by many orders of magnitude.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
+            is_right = isinstance(new_weights, tf.Tensor) and new_weights.dtype == tf.float64
+            is_right = is_right and new_weights.shape.is_compatible_with([None])
+            where = f"the method {type(method).__name__}"
+            rule = "return a weight for each task, float64 [T]"
+            checks.require(is_right, where, rule, new_weights)
             new = {**new, "weights": new_weights}
             return {name: _replace_entries(old[name], places, new[name]) for name in old}
 

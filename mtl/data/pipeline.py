@@ -227,7 +227,14 @@ class Pipeline:
         self, batch: Any, with_labels: bool, decode: Callable[..., dict[str, Any]] | None = None
     ) -> dict[str, Any]:
         """Decode raw records by the source, and drop empty texts from lists."""
-        values = (decode or self.source.decode)(batch, self.spec, with_labels)
+        if decode is not None:
+            return self.spec.drop_empty_texts(decode(batch, self.spec, with_labels))
+        values = self.source.decode(batch, self.spec, with_labels)
+        where, rule = f"{type(self.source).__name__}.decode", "return {field: values [B, ...]}"
+        checks.is_a(where, values, Mapping, rule)
+        fields = self.spec.fields if with_labels else self.spec.features
+        missing = [name for name in fields if name not in values]
+        checks.require(not missing, where, "return every field", list(values), f"Add {missing}.")
         return self.spec.drop_empty_texts(values)
 
     def _divide(

@@ -118,7 +118,9 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
     """
     blocks = types.read_shortcut(source, "blocks")(split)
     if blocks is None:
-        return batch(source.records(split), batch_size)
+        records, rule = source.records(split), "return a tf.data.Dataset"
+        checks.is_a(f"{type(source).__name__}.records", records, tf.data.Dataset, rule)
+        return batch(records, batch_size)
     if is_ragged(blocks):
         return batch(blocks.unbatch(), batch_size)
     return blocks.rebatch(batch_size)

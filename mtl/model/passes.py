@@ -249,8 +249,9 @@ class Passes(settings.Settings):
         checks.require(has_all, where, "return a tower for every task", list(towers), fix)
         rows = next((value.shape[:1] for value in inputs.values()), tf.TensorShape([None]))
         for task in tasks:
-            head, shape = self.heads_by_task[task], towers[task].shape
-            _check_tower(f"{where} tower {task!r}", head, shape, rows)
+            of_task = f"{where} tower {task!r}"
+            checks.is_a(of_task, towers[task], tf.Tensor, "be a tensor")
+            _check_tower(of_task, self.heads_by_task[task], towers[task].shape, rows)
         return towers
 
 

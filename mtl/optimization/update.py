@@ -230,11 +230,12 @@ class Update(types.Update):
         # Each transform changes the gradients, so the norm is computed again for the next
         # transform.
         if self.clipping:
-            gradients = self.clipping(gradients, variables, norm)
+            gradients = _clip_gradients(self.clipping, gradients, variables, norm)
         for index, part in enumerate(self.transforms):
             input_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = self._mask_gradients(part(gradients, variables, input_norm), variables)
+                gradients = _clip_gradients(part, gradients, variables, input_norm)
+                gradients = self._mask_gradients(gradients, variables)
         return list(gradients)
 
 
@@ -244,6 +245,21 @@ _NO_PENALTY = regularization_lib.Regularization()
 def _list_few(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more} frozen"
+
+
+def _clip_gradients(
+    part: types.Clipping,
+    gradients: Sequence[types.Connected],
+    variables: Sequence[tf.Variable],
+    norm: tf.Tensor,
+) -> Sequence[types.Connected]:
+    """Clip or transform gradients; fail unless the part returns a gradient for each gradient."""
+    new = part(gradients, variables, norm)
+    is_list = isinstance(new, (list, tuple)) and len(new) == len(gradients)
+    rule = f"return a list of {len(gradients)} gradients"
+    is_whole = is_list and all(gradient is not None for gradient in new)
+    checks.require(is_whole, f"{type(part).__name__} of Update", rule, new)
+    return new
 
 
 def _select_connected(

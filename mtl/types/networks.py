@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from mtl import checks
 from mtl.deferred import tf
 from mtl.types import emitting, values
 
@@ -62,6 +63,7 @@ class Towers(dict[str, "tf.Tensor"]):
 
     def __init__(self, towers: values.Tensors, shared: Sequence[tf.Tensor] = ()):
         super().__init__(towers)
+        checks.is_a("types.Towers: shared", shared, (list, tuple), "be a list of tensors")
         self.shared = tuple(shared)
 
 

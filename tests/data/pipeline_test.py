@@ -1,6 +1,7 @@
 import dataclasses
 import pathlib
 import resource
+from typing import Any
 
 import numpy as np
 import pytest
@@ -334,3 +335,33 @@ def test_no_text_of_a_list_is_empty_whatever_the_source():
     assert features["tags"].to_list()[:3] == [[], [b"a"], []]
     batch = next(iter(data.dataset("train", training=True, seed=1)))
     assert set(map(tuple, batch[0]["tags"].to_list())) == {(), (b"a",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _OwnSource(tiny.Rows):
+    """A source of which one method returns something else."""
+
+    method: str = ""
+    result: Any = None
+
+    def records(self, split):
+        return self.result if self.method == "records" else super().records(split)
+
+    def decode(self, batch, spec, with_labels):
+        return self.result if self.method == "decode" else super().decode(batch, spec, with_labels)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "says"),
+    [
+        ("records", None, "_OwnSource.records must return a tf.data.Dataset, got None."),
+        ("decode", None, "_OwnSource.decode must return {field: values [B, ...]}, got None."),
+        ("decode", {"x": tf.zeros([2, 3])}, "_OwnSource.decode must return every field, got ['x']"),
+    ],
+)
+def test_own_sources_that_return_something_else_are_one_line(method, result, says):
+    source = _OwnSource(splits=tiny.SPLITS, method=method, result=result)
+    data = dataclasses.replace(tiny.make().data, source=source)
+    with pytest.raises(checks.UserError) as error:
+        data.dataset("train", training=False, seed=0)
+    assert says in str(error.value) and "\n" not in str(error.value)

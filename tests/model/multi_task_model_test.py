@@ -392,6 +392,7 @@ class _Returning:
     [
         (lambda x: {"sign": x}, "must return a tower for every task, got ['sign']. Missing: size."),
         (lambda x: x, "must return types.Towers"),
+        (lambda x: {"sign": x, "size": None}, "tower 'size' must be a tensor, got None."),
         (
             lambda x: {"sign": x, "size": tf.reduce_mean(x, 0, keepdims=True)},
             "tower 'size' must have a row for each of the 4 rows, got 1.",
@@ -402,7 +403,7 @@ class _Returning:
             "tower 'size' must be [B, H] of a known H",
         ),
     ],
-    ids=["missing", "no mapping", "one row", "no vector", "unknown width"],
+    ids=["missing", "no mapping", "nothing", "one row", "no vector", "unknown width"],
 )
 def test_a_network_that_leaves_a_task_without_a_tower_is_one_line(towers, says):
     made = _model(networks.MLP(), network=_Returning(towers=towers))
@@ -454,6 +455,16 @@ def _own_head(name, result):
             "the weighted loss 'size' must be a tensor that depends on the loss, got <tf.Tensor",
         ),
         ("extensions", _Own(lambda *step: None), "must be a types.StepExtension, got None."),
+        ("method", lambda tasks: None, "must return a weight for each task, float64 [T], got None"),
+        (
+            "method",
+            lambda tasks: tasks.gramian,
+            "must return a weight for each task, float64 [T], ",
+        ),
+        ("method", lambda tasks: tf.ones([2]), "must return a weight for each task, float64 [T], "),
+        ("clipping", lambda *given: None, "_Own of Update must return a list of 10 gradients, got"),
+        ("clipping", lambda *given: given[0][:2], "_Own of Update must return a list of 10 grad"),
+        ("transforms", lambda *given: (given[0], given[2]), "_Own of Update must return a list of"),
         (
             "auxiliary_losses",
             _Own(lambda activations: None, name="own", weight=1.0),
@@ -471,13 +482,27 @@ def _own_head(name, result):
         "a number",
         "a constant",
         "no extension",
+        "no weights",
+        "a matrix",
+        "float32",
+        "no gradients",
+        "two gradients",
+        "a pair",
         "no loss",
         "no weight",
     ],
 )
 def test_own_parts_of_a_step_that_return_something_else_are_one_line(setting, part, says):
-    is_list = setting in ("extensions", "auxiliary_losses")
-    made = _model(networks.MLP(layers=[5]), **{setting: [part] if is_list else part})
+    if setting == "method":
+        own = type("Own", (methods.MGDA,), {"weights": lambda self, tasks: part(tasks)})()
+        settings = {"surgery": surgery.Combine(method=own)}
+    elif setting in ("clipping", "transforms"):
+        own = _Own(part)
+        settings = {"update": update.Update(**{setting: own if setting == "clipping" else [own]})}
+    else:
+        is_list = setting in ("extensions", "auxiliary_losses")
+        settings = {setting: [part] if is_list else part}
+    made = _model(networks.MLP(layers=[5]), **settings)
     batch = {name: values[0] for name, values in _batches(1).items()}
     with pytest.raises(checks.UserError) as error:
         _loss(made, ModeKeys.TRAIN, batch)

@@ -114,7 +114,7 @@ class Method:
         Returns:
           float64 [T].
         """
-        raise NotImplementedError
+        raise checks.UserError(f"{type(self).__name__} must define the method weights(tasks).")
 
     def __call__(self, tasks: Tasks) -> tuple[tf.Tensor, State]:
         """Decide the weights of the tasks' gradients in a step.

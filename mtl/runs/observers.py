@@ -15,6 +15,7 @@ from typing import Any
 
 from mtl import checks, types
 from mtl.deferred import tf1
+from mtl.types import extensions
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
@@ -159,4 +160,5 @@ class _UserHook(types.RunObserver):
         hook, rule = self._hook(result), "return a tf.compat.v1.train.SessionRunHook"
         where = f"{type(self._hook).__name__} of Experiment.hooks"
         checks.is_a(where, hook, tf1.train.SessionRunHook, rule)
+        extensions.refuse_misspelt(type(hook))
         return types.RunHooks(before_saving=[hook])

@@ -23,13 +23,25 @@ class Optional:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        known = {name for base in cls.__bases__ for name in dir(base) if name[0] != "_"}
-        for name, member in vars(cls).items():
-            similar = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
-            if callable(member) and name[0] != "_" and name not in known and similar:
-                rule = "be a method of its base class, or begin with '_'"
-                fix = f"Did you mean {similar[0]!r}?"
-                checks.fail(f"a method of {cls.__name__}", rule, name, fix)
+        refuse_misspelt(cls)
+
+
+def refuse_misspelt(part: type) -> None:
+    """Fail if a public method of a class is named almost like a method of its base classes.
+
+    Args:
+      part: the class; only methods that it defines itself are checked.
+
+    Raises:
+      UserError: a method seems to be misspelt; the error names the similar method.
+    """
+    known = {name for base in part.__bases__ for name in dir(base) if name[0] != "_"}
+    own = {name for name, member in vars(part).items() if callable(member) and name[0] != "_"}
+    for name in own - known:
+        rule = "be a method of its base class, or begin with '_'"
+        for similar in difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR):
+            fix = f"Did you mean {similar!r}?"
+            checks.fail(f"a method of {part.__name__}", rule, name, fix)
 
 
 _SIMILAR = 0.8  # "see_updates" and "mask_gradient" exceed it; "write_report" does not.

@@ -46,6 +46,11 @@ def test_losses_without_rows_are_refused(tmp_path):
         measures.measure_losses(lambda _: {"sign": tf.constant(1.0)}, tf.ones([2]), {"sign": 1.0})
 
 
+def test_losses_that_are_no_map_are_refused(tmp_path):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match="losses_of must return {"):
+        measures.measure_losses(lambda _: None, tf.ones([2]), {"sign": 1.0})
+
+
 def test_network_with_variables_of_its_own_is_refused(tmp_path):
     def losses_of(rows):
         return {"sign": rows * tf.compat.v1.get_variable("new", [])}

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import tensorflow as tf
 
 from mtl import checks, types
 from mtl.runs import observers
@@ -123,4 +124,14 @@ def test_a_hook_part_that_makes_no_hook_is_refused():
     made = dataclasses.replace(tiny.make(), hooks=[Nothing()])
     rule = r"Nothing of Experiment\.hooks must return a tf\.compat\.v1\.train\.SessionRunHook, got"
     with pytest.raises(checks.UserError, match=rule):
+        _open(made).build_hooks(None, lambda: None)
+
+
+def test_a_hook_with_a_misspelt_method_is_refused():
+    class Steps(tf.compat.v1.train.SessionRunHook):
+        def afterrun(self, run_context, run_values):
+            """TensorFlow would never call it."""
+
+    made = dataclasses.replace(tiny.make(), hooks=[lambda steps: Steps()])
+    with pytest.raises(checks.UserError, match="got 'afterrun'. Did you mean 'after_run'?"):
         _open(made).build_hooks(None, lambda: None)

@@ -149,11 +149,12 @@ def measure_losses(
         new_names = [v.name for v in tf1.global_variables() if v.ref() not in before]
         rule = "reuse the existing variables, and create none"
         checks.require(not new_names, "clip audit: losses_of", rule, new_names[:3])
+        checks.is_a("clip audit: losses_of", losses, Mapping, "return {task: losses [B]}")
         for task in weights:
             checks.one_of("clip audit: losses_of", task, losses)
-            is_row = losses[task].shape.rank == 1
+            is_row = isinstance(losses[task], tf.Tensor) and losses[task].shape.rank == 1
             where = f"clip audit: losses_of, task {task!r}"
-            checks.require(is_row, where, "return a loss for each row, [B]", losses[task].shape)
+            checks.require(is_row, where, "return a loss for each row, [B]", losses[task])
         return {task: losses[task] for task in weights}
 
     measured = norms.measure(build, batch, lambda _: weights)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ _MOST_SLICES = 8
 # The number of standard errors above which a difference is rarely due to chance.
 _FAR = 2.0
 # The share of slices whose error exceeds the error of other rows by more than `_FAR` standard
-# errors by chance alone.
-_BY_CHANCE = 0.025
+# errors by chance alone, as in a normal distribution.
+_BY_CHANCE = statistics.NormalDist().cdf(-_FAR)
 _LOSS = "log loss"
 
 

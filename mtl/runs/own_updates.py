@@ -8,7 +8,9 @@ nothing runs these ops. `networks.KerasModel` and the layers of `mtl` add such o
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mtl import checks, types
@@ -43,8 +45,17 @@ class _RequireUpdates(types.StepExtension):
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
         del model, features, labels
-        self._first = len(tf1.get_default_graph().get_operations())
+        self._graph = tf1.get_default_graph()
         self._earlier = {id(variable) for variable in tf1.global_variables()}
+        self._passed: list[tf.Operation] = []
+
+    @contextlib.contextmanager
+    def around_network(self) -> Iterator[Mapping[str, Any]]:
+        """Note the ops of the first pass: auxiliary losses withhold the updates of later passes."""
+        before = len(self._graph.get_operations())
+        yield {}
+        if not self._passed:
+            self._passed = self._graph.get_operations()[before:]
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Check the ops of the step, and return the op that runs them unchanged."""
@@ -57,10 +68,9 @@ class _RequireUpdates(types.StepExtension):
         return moved
 
     def _list_assignments(self) -> list[tf.Operation]:
-        """Return the ops of the step that assign to a variable, without its first value."""
+        """Return the ops of the pass that assign to a variable, without its first value."""
         initializers = {variable.initializer for variable in tf1.global_variables()}
-        operations = tf1.get_default_graph().get_operations()[self._first :]
-        assignments = [op for op in operations if op.type in _ASSIGNING]
+        assignments = [op for op in self._passed if op.type in _ASSIGNING]
         return [op for op in assignments if op not in initializers]
 
     def _tell_of_keras(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, layers, types, verbs
+from mtl import auxiliary, checks, features, layers, types, verbs
 from mtl.compat import keras
 from mtl.model import graph_options
 from mtl.runs import own_updates
@@ -44,8 +44,9 @@ def _norm_of_layers(hidden, training):
     return tf1.layers.batch_normalization(hidden, training=training)
 
 
-def _build(change):
-    made = tiny.make().model
+def _build(change, **settings):
+    slices = settings.pop("slices", 1)
+    made = dataclasses.replace(tiny.make().model, **settings)
     columns = [features.Numeric(names=["x"], normalization="none")]
     made = dataclasses.replace(made, network=_Own(change), columns=columns)
     rows = {name: values[:8] for name, values in tiny.SPLITS["train"].items()}
@@ -58,7 +59,7 @@ def _build(change):
             batch,
             "train",
             options=graph_options.GraphOptions(
-                statistics=statistics, extensions=[own_updates._RequireUpdates]
+                statistics=statistics, slices=slices, extensions=[own_updates._RequireUpdates]
             ),
         )
 
@@ -78,6 +79,19 @@ def _build(change):
 def test_updates_that_the_step_runs_are_fine(change, caplog):
     _build(change)
     assert "get_variable" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"slices": 4},
+        {"auxiliary_losses": [auxiliary.VirtualAdversarial()]},
+        {"auxiliary_losses": [auxiliary.PiModel(noise=0.1)]},
+    ],
+    ids=["slices", "virtual adversarial", "pi-model"],
+)
+def test_updates_of_further_passes_may_be_withheld(settings):
+    _build(lambda hidden, training: layers.batch_norm(hidden, "norm", training), **settings)
 
 
 @pytest.mark.parametrize(

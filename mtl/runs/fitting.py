@@ -56,6 +56,7 @@ def fit_statistics(
     label_parts = [part for part in (*model.heads, data.sampler) if part is not None]
     unfitted_parts = features_lib.missing_statistics([*model.columns, *label_parts], directory)
     if unfitted_parts and not is_new:
+        features_lib.check_columns(model.columns, data.spec.features)  # A name may be misspelt.
         rule = "hold a run with the same columns, or no run"
         fix = f"It was trained without the statistics of {', '.join(unfitted_parts)}."
         checks.fail("--model_dir", rule, model_dir, fix)

@@ -454,6 +454,7 @@ OTHERS = {
         "Numeric.log = True",
         ("--model_dir must hold a run with the same columns", "numeric_age"),
     ),
+    "misspelt column": ('Numeric.names = ["agee"]', ("got 'agee'. Did you mean 'age'?",)),
 }
 
 

@@ -6,6 +6,7 @@ weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -66,11 +67,12 @@ def compute(
             losses = part(show(part) if show else activations)
         rows = activations.labels or activations.features  # The data may have no labels.
         weights = _weigh_rows(part, rows, activations.heads)
-        where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
+        where, dtype = f"auxiliary loss {part.name!r}", weights.dtype
+        rule = f"return the losses of rows, {dtype.name} {weights.shape}"
         checks.is_a(where, losses, tf.Tensor, rule)
-        fits = losses.shape.rank == weights.shape.rank
+        fits = losses.shape.rank == weights.shape.rank and losses.dtype == dtype
         fits = fits and losses.shape.is_compatible_with(weights.shape)
-        checks.require(fits, where, rule, losses.shape)
+        checks.require(fits, where, rule, losses)
         losses_by_name[part.name] = RowLosses(losses, weights)
     return losses_by_name
 
@@ -106,7 +108,7 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
         return weight
     where = f"the schedule {type(weight).__name__} of {part.name!r}"
     value = weight(step)
-    checks.is_a(where, value, (tf.Tensor, float, int), "return a scalar")
+    checks.is_a(where, value, (tf.Tensor, tf.Variable, numbers.Real), "return a scalar")
     return value
 
 

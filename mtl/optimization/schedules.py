@@ -17,6 +17,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -41,7 +42,7 @@ def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.
         return tf.constant(learning_rate, tf.float32)
     rate, rule = learning_rate(step), "return a scalar"
     name = f"the schedule {type(learning_rate).__name__}"
-    checks.is_a(name, rate, (tf.Tensor, float, int), rule)
+    checks.is_a(name, rate, (tf.Tensor, tf.Variable, numbers.Real), rule)
     rate = tf.cast(rate, tf.float32)
     checks.require(rate.shape.is_compatible_with([]), name, rule, rate)
     return rate

@@ -468,7 +468,12 @@ def _own_head(name, result):
         (
             "auxiliary_losses",
             _Own(lambda activations: None, name="own", weight=1.0),
-            "auxiliary loss 'own' must return the losses of rows, (8,), got None.",
+            "auxiliary loss 'own' must return the losses of rows, float32 (8,), got None.",
+        ),
+        (
+            "auxiliary_losses",
+            _Own(lambda of: tf.zeros([8], tf.float64), name="own", weight=1.0),
+            "auxiliary loss 'own' must return the losses of rows, float32 (8,), got <tf.Tensor",
         ),
         (
             "auxiliary_losses",
@@ -489,6 +494,7 @@ def _own_head(name, result):
         "two gradients",
         "a pair",
         "no loss",
+        "a double",
         "no weight",
     ],
 )
@@ -524,11 +530,19 @@ def test_own_schedules_without_a_scalar_are_one_line(rate, says):
 
 
 @pytest.mark.parametrize(
-    "rate", [lambda step: 0.5, lambda step: tf.cast(step, tf.float64) / 6], ids=["number", "double"]
+    "rate",
+    [
+        lambda step: 0.5,
+        lambda step: np.float32(0.5),
+        lambda step: tf.cast(step, tf.float64) / 6,
+        lambda step: tf1.get_variable("rate", initializer=0.5, trainable=False),
+    ],
+    ids=["number", "NumPy", "double", "variable"],
 )
 def test_own_schedules_may_return_numbers_and_doubles(rate):
     with tf.Graph().as_default(), tf1.Session() as session:
         tensor = schedules.evaluate_rate(_Own(rate), tf.constant(3))
+        session.run(tf1.global_variables_initializer())
         assert tensor.dtype == tf.float32 and session.run(tensor) == 0.5
 
 

@@ -15,6 +15,7 @@ from mtl.balancing.weighting import base as weighting_base
 from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
+from mtl.tf_internals import graphs
 
 
 class Balanced(NamedTuple):
@@ -124,14 +125,30 @@ def weigh_losses(
       {task: weighted loss, a scalar}.
 
     Raises:
-      UserError: the weighting returns no map, or not one loss for each task.
+      UserError: the weighting returns no map, or not one loss for each task, or a weighted loss
+        depends on the losses of other tasks.
     """
     weighted = weighting(losses, step)
     where = f"the weighting {type(weighting).__name__}"
     checks.is_a(where, weighted, Mapping, "return {task: weighted loss}")
     rule = f"return a loss for each of {', '.join(losses)}"
-    checks.require(weighted.keys() == losses.keys(), where, rule, list(weighted))
+    checks.require(losses.keys() <= weighted.keys(), where, rule, list(weighted))
+    if not type(weighting).__module__.startswith("mtl."):
+        _check_own(weighted, losses)
     return weighted
+
+
+def _check_own(weighted: types.Tensors, losses: types.Tensors) -> None:
+    """Fail unless the derivative of each weighted loss by the losses of other tasks is 0."""
+    for task in losses:
+        where, value = f"the weighted loss {task!r}", weighted[task]
+        is_scalar = isinstance(value, tf.Tensor) and value.shape.is_compatible_with([])
+        checks.require(is_scalar, where, "be a scalar tensor", value)
+        reached = graphs.find_gradient_sources(value, *[[loss] for loss in losses.values()])
+        others = [name for name, is_in in zip(losses, reached, strict=True) if is_in]
+        fix = "Wrap the losses of other tasks in tf.stop_gradient."
+        rule = "depend on no loss of another task"
+        checks.require({*others} <= {task}, where, rule, others, fix)
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:

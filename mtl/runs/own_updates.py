@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from mtl import checks, types
@@ -21,7 +22,7 @@ from mtl.tf_internals import keras_layers
 _log = logging.getLogger(__name__)
 _FIX = "Use networks.KerasModel for layers of Keras, or add the op to UPDATE_OPS."
 _SHOWN = 3
-_ASSIGNING = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+_ASSIGNING = re.compile(r"Assign(Add|Sub)?VariableOp|ResourceScatter\w+|ResourceStridedSliceAssign")
 
 
 def observe(run: types.ObservedRun) -> OwnUpdates:
@@ -45,44 +46,64 @@ class _RequireUpdates(types.StepExtension):
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
         del model, features, labels
-        self._graph = tf1.get_default_graph()
         self._earlier = {id(variable) for variable in tf1.global_variables()}
-        self._passed: list[tf.Operation] = []
+        self._passed: list[tf.Operation] | None = None
+        self._of_keras: set[str] = set()
+
+    def wrap_forward(self, forward: types.Forward) -> types.Forward:
+        """Fail if a pass after the first one creates other variables, as layers of Keras do."""
+
+        def run(features: types.Tensors, labels: types.Tensors) -> Any:
+            result = forward(features, labels)
+            new = self._find_variables() - self._of_keras
+            rule = "be those of the first pass of the step over the network"
+            fix = "Use networks.KerasModel for layers of Keras, or get_variable."
+            checks.require(not new, "the variables of the network", rule, _show_few(new), fix)
+            return result
+
+        return run
 
     @contextlib.contextmanager
     def around_network(self) -> Iterator[Mapping[str, Any]]:
         """Note the ops of the first pass: auxiliary losses withhold the updates of later passes."""
-        before = len(self._graph.get_operations())
+        graph = tf1.get_default_graph()
+        before = len(graph.get_operations())
         yield {}
-        if not self._passed:
-            self._passed = self._graph.get_operations()[before:]
+        if self._passed is None:
+            self._passed = graph.get_operations()[before:]
+            self._of_keras = self._find_variables()
+            if self._of_keras:
+                reason = "regularizers of Keras layers have no effect outside of KerasModel"
+                shown = _show_few(self._of_keras)
+                _log.warning(
+                    "The network creates variables without get_variable, %s: %s.", shown, reason
+                )
+
+    def _find_variables(self) -> set[str]:
+        """Return the names of trained variables that no `get_variable` has created."""
+        if replicas.count() > 1:  # Copies on other replicas have other names.
+            return set()
+        new = [v for v in tf1.trainable_variables() if id(v) not in self._earlier]
+        return set(keras_layers.find_own_variables(new))
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Check the ops of the step, and return the op that runs them unchanged."""
         is_run = _find_ancestors(moved)
         idle = [op.name for op in self._list_assignments() if op not in is_run]
         rule = "be run by the training step"
-        checks.require(not idle, "each update of a variable", rule, ", ".join(idle[:_SHOWN]), _FIX)
-        if replicas.count() == 1:  # Copies on other replicas have other names.
-            self._tell_of_keras()
+        checks.require(not idle, "each update of a variable", rule, _show_few(idle), _FIX)
         return moved
 
     def _list_assignments(self) -> list[tf.Operation]:
         """Return the ops of the pass that assign to a variable, without its first value."""
-        initializers = {variable.initializer for variable in tf1.global_variables()}
-        assignments = [op for op in self._passed if op.type in _ASSIGNING]
-        return [op for op in assignments if op not in initializers]
+        assignments = [op for op in self._passed or () if _ASSIGNING.fullmatch(op.type)]
+        # Each copy of a variable on a replica has an op that assigns the first value.
+        return [op for op in assignments if op.name != f"{op.inputs[0].op.name}/Assign"]
 
-    def _tell_of_keras(self) -> None:
-        """Warn of trained variables that no `get_variable` has created, such as those of Keras."""
-        new = [v for v in tf1.trainable_variables() if id(v) not in self._earlier]
-        names = keras_layers.find_own_variables(new)
-        if names:
-            shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            reason = "regularizers of Keras layers have no effect outside of networks.KerasModel"
-            _log.warning(
-                "The network creates variables without get_variable, %s: %s.", shown, reason
-            )
+
+def _show_few(names: Collection[str]) -> str:
+    few = sorted(names)[:_SHOWN]
+    return ", ".join(few) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _find_ancestors(operation: tf.Operation) -> set[tf.Operation]:

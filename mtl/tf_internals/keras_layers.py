@@ -29,6 +29,8 @@ def collect_updates(model: Any, inputs: Any) -> None:
     Raises:
       UserError: a loss is not a scalar.
     """
+    known = tf1.get_collection_ref(_COLLECTED)
+    known += [id(weight) for weight in model.weights]
     for update in model.get_updates_for(inputs):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
     # Each access to `model.losses` returns new tensors for regularisers of weights, but the same
@@ -44,16 +46,18 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 
 def find_own_variables(variables: Sequence[tf.Variable]) -> list[str]:
-    """Return the names of those variables that no `get_variable` has created, as in Keras layers.
+    """Return the names of variables of Keras layers, and of others without `get_variable`.
 
     Args:
-      variables: variables of the default graph.
+      variables: variables of the default graph. Those of models of `collect_updates` do not count.
     """
     # Imported here, as this module is also imported without TensorFlow.
     from tensorflow.python.ops import variable_scope
 
     listed = variable_scope._get_default_variable_store()._vars
-    return [variable.op.name for variable in variables if variable.op.name not in listed]
+    collected = set(tf1.get_collection(_COLLECTED))
+    others = [variable for variable in variables if id(variable) not in collected]
+    return [variable.op.name for variable in others if variable.op.name not in listed]
 
 
 @contextlib.contextmanager
@@ -78,3 +82,8 @@ def computing(dtype: Any) -> Iterator[None]:
 def is_cast(weight: Any) -> bool:
     """Return True if a Keras weight is cast to the compute type of its layer."""
     return hasattr(weight, "_cast_dtype")
+
+
+# TensorFlow saves only collections with string keys. This key is a tuple, so saved graphs do not
+# have the collection.
+_COLLECTED = ("ids of weights of Keras models",)

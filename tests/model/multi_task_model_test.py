@@ -447,12 +447,28 @@ def _own_head(name, result):
         (
             "weighting",
             _Own(lambda losses, step: {"sign": losses["sign"], "size": 0.0}),
-            "the weighted loss 'size' must be a tensor that depends on the loss, got 0.0.",
+            "the weighted loss 'size' must be a scalar tensor, got 0.0.",
         ),
         (
             "weighting",
             _Own(lambda losses, step: {"sign": losses["sign"], "size": tf.ones([])}),
             "the weighted loss 'size' must be a tensor that depends on the loss, got <tf.Tensor",
+        ),
+        (
+            "weighting",
+            _Own(lambda losses, step: {name: loss[tf.newaxis] for name, loss in losses.items()}),
+            "the weighted loss 'sign' must be a scalar tensor, got <tf.Tensor",
+        ),
+        # The derivative of a weighted loss by the loss of another task would be dropped.
+        (
+            "weighting",
+            _Own(
+                lambda losses, step: {
+                    name: losses["sign"] * losses["size"] if name == "sign" else loss
+                    for name, loss in losses.items()
+                }
+            ),
+            "the weighted loss 'sign' must depend on no loss of another task, got ['sign', 'size']",
         ),
         ("extensions", _Own(lambda *step: None), "must be a types.StepExtension, got None."),
         ("method", lambda tasks: None, "must return a weight for each task, float64 [T], got None"),
@@ -486,6 +502,8 @@ def _own_head(name, result):
         "a task less",
         "a number",
         "a constant",
+        "a vector",
+        "a product",
         "no extension",
         "no weights",
         "a matrix",
@@ -617,3 +635,16 @@ def test_a_misspelt_optional_method_is_refused(parent, method, similar):
     assert str(error.value) == f"{wanted} {method!r}. Did you mean {similar!r}?"
     inner = type("Mine", (parent,), {f"_{method}": lambda self: None, "write_notes": print})
     type("Outer", (inner,), {"write_notes": print, similar: print})
+
+
+def test_own_weightings_may_read_other_losses_and_add_terms():
+    """As constants; and with an entry for a penalty of the weighting's own variables."""
+
+    def weigh(losses, step):
+        mean = tf.stop_gradient(tf.add_n(list(losses.values()))) / 2
+        own = tf1.get_variable("own", [], initializer=tf1.zeros_initializer())
+        return {**{name: loss / mean for name, loss in losses.items()}, "own": (own - 1) ** 2}
+
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    made = _model(networks.MLP(layers=[5]), weighting=_Own(weigh))
+    assert np.isfinite(_loss(made, ModeKeys.TRAIN, batch)[0])

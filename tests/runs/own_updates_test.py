@@ -1,12 +1,13 @@
 """Updates of variables in a network of one's own are run by the step, or the run is refused."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
 
-from mtl import auxiliary, checks, features, layers, types, verbs
+from mtl import auxiliary, checks, distribution, features, layers, networks, types, verbs
 from mtl.compat import keras
 from mtl.model import graph_options
 from mtl.runs import own_updates
@@ -109,12 +110,57 @@ def test_an_update_that_nothing_runs_is_refused(change, name):
 
 
 @needs_keras
+@pytest.mark.parametrize(
+    "settings", [{}, {"auxiliary_losses": [auxiliary.PiModel(noise=0.1)]}, {"slices": 2}]
+)
+def test_a_keras_model_in_an_own_network_is_fine(settings, caplog):
+    def make():
+        dense, norm = tf.keras.layers.Dense(4), tf.keras.layers.BatchNormalization()
+        return tf.keras.Sequential([dense, norm])
+
+    part = networks.KerasModel(build=make)
+    _build(lambda hidden, training: part({"hidden": hidden}, training), **settings)
+    assert "get_variable" not in caplog.text
+
+
+@needs_keras
 def test_layers_of_keras_are_warned_of(caplog):
     _build(lambda hidden, training: tf.keras.layers.Dense(3, kernel_regularizer="l2")(hidden))
-    assert "without get_variable, network/dense/kernel, network/dense/bias: regul" in caplog.text
+    assert "without get_variable, network/dense/bias, network/dense/kernel: regul" in caplog.text
 
 
 def test_only_runs_with_own_parts_are_checked():
     made = tiny.make().model
     assert not verbs._has_own_parts(made)
     assert verbs._has_own_parts(dataclasses.replace(made, network=_Own(_norm_of_layers)))
+
+
+def _layer_of_keras(hidden, training):
+    return tf.keras.layers.Dense(4)(hidden)
+
+
+@needs_keras
+@pytest.mark.parametrize(
+    "settings",
+    [{"slices": 2}, {"auxiliary_losses": [auxiliary.PiModel(noise=0.1)]}],
+    ids=["slices", "pi-model"],
+)
+def test_a_second_pass_with_other_variables_is_refused(settings):
+    """An auxiliary loss would train a network that nobody evaluates or exports."""
+    with pytest.raises(checks.UserError, match="must be those of the first pass") as error:
+        _build(_layer_of_keras, **settings)
+    assert re.search(r"network/dense(_1)?/kernel", str(error.value))
+
+
+@pytest.mark.parametrize("change", [_norm_of_layers, lambda hidden, training: hidden])
+@pytest.mark.filterwarnings("ignore:.*batch_normalization.*:UserWarning")
+def test_copies_on_replicas_are_fine(change, tmp_path):
+    made = tiny.make(train_steps=2)
+    columns = [features.Numeric(names=["x"], normalization="none")]
+    model = dataclasses.replace(made.model, network=_Own(change), columns=columns)
+    made = dataclasses.replace(
+        made,
+        model=model,
+        distribution=distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"]),
+    )
+    verbs.train(made, str(tmp_path))

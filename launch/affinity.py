@@ -113,7 +113,10 @@ def _list_heads(
     tasks: Sequence[str],
 ) -> str | None:
     """Return the binding for the heads of some tasks; None if the gin files do not list heads."""
-    (binding,) = _find_bindings(bindings, model.MultiTaskModel, _HEADS)
+    found = _find_bindings(bindings, model.MultiTaskModel, _HEADS)
+    if len(found) != 1:  # Code of the user may build the model.
+        return None
+    (binding,) = found
     if isinstance(binding.value, gin_files.Macro):
         name = binding.value.name
         (binding,) = (b for b in _find_bindings(bindings, None, "") if b.name == name)
@@ -131,7 +134,8 @@ def _find_bindings(
     bindings: Sequence[gin_files.Binding], target: type | None, parameter: str
 ) -> list[gin_files.Binding]:
     """Return the bindings of one parameter of a class; of all macros if `target` is None."""
-    return [b for b in bindings if b.target is target and b.parameter == parameter]
+    last = {binding.key: binding for binding in bindings}.values()  # Later ones override earlier.
+    return [b for b in last if b.target is target and b.parameter == parameter]
 
 
 if __name__ == "__main__":

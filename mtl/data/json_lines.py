@@ -13,6 +13,7 @@ import contextlib
 import functools
 import itertools
 import json
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
@@ -179,10 +180,11 @@ class JsonLines(types.Source):
 def _has_key(path: str, name: str) -> bool:
     """Return True if an object of a file has a key."""
     quoted = json.dumps(name, ensure_ascii=False).encode()  # To parse each line takes long.
-    escaped = json.dumps(name).encode()
+    # Programs escape other letters, quotes and slashes in different ways.
+    is_plain = re.fullmatch(r"[\w .-]+", name, re.ASCII) is not None
     for _, line in read_lines(path):
         # The next reader of the file reports an error, a str, or a line that is not JSON.
-        if isinstance(line, bytes) and (quoted in line or escaped in line):
+        if isinstance(line, bytes) and (quoted in line or (b"\\" in line and not is_plain)):
             with contextlib.suppress(ValueError):
                 if name in parse_object(line):
                     return True

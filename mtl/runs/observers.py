@@ -9,13 +9,12 @@ with opened.around_run():
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks, types
 from mtl.deferred import tf1
-from mtl.types import extensions
+from mtl.types import extensions as extensions_lib
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
@@ -41,10 +40,27 @@ def _check(observer: Any) -> None:
     is_fit = isinstance(observer, types.RunObserver)
     checks.require(is_fit, "a part of Experiment.observers", rule, kind)
     for name in ("due_every", "due_at", "seen_at"):
+        checks.is_a(f"{kind}.{name}", getattr(observer, name), (list, tuple), "be a list of steps")
         # `due_every` must be positive: a training loop that stops at multiples of 0 never takes a
         # step.
         for step in getattr(observer, name):
             checks.whole(f"{kind}.{name}", step, 1 if name == "due_every" else 0)
+
+
+def _require(observer: types.RunObserver, method: str, result: Any, is_right: bool) -> Any:
+    """Return the result of an observer's method; fail unless it has the right type."""
+    where = f"{type(observer).__name__}.{method}"
+    checks.require(is_right, where, f"return {_RESULTS[method]}", result)
+    return result
+
+
+_RESULTS = {
+    "change_data": "the pipeline",
+    "around_run": "a context manager",
+    "list_extensions": "a list",
+    "wrap_model_fn": "a model_fn",
+    "build_hooks": "a types.RunHooks",
+}
 
 
 class Observers(types.RunObserver):
@@ -64,14 +80,17 @@ class Observers(types.RunObserver):
 
     def change_data(self, data: Any) -> Any:
         for observer in self._all:
-            data = observer.change_data(data)
+            new = observer.change_data(data)
+            data = _require(observer, "change_data", new, isinstance(new, type(data)))
         return data
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for observer in self._all:
-                stack.enter_context(observer.around_run())
+                context = observer.around_run()
+                is_context = hasattr(context, "__enter__")
+                stack.enter_context(_require(observer, "around_run", context, is_context))
             yield
 
     def prepare(self, is_new: bool) -> None:
@@ -91,11 +110,12 @@ class Observers(types.RunObserver):
             observer.go_on_from(step)
 
     def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
-        return [
-            extension
-            for observer in self._all
-            for extension in observer.list_extensions(model, statistics)
-        ]
+        extensions: list[types.MakeExtension] = []
+        for observer in self._all:
+            new = observer.list_extensions(model, statistics)
+            is_list = isinstance(new, (list, tuple))
+            extensions += _require(observer, "list_extensions", new, is_list)
+        return extensions
 
     def list_last_extensions(self) -> list[types.MakeExtension]:
         return [
@@ -103,14 +123,19 @@ class Observers(types.RunObserver):
         ]
 
     def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
-        return functools.reduce(
-            lambda inner, observer: observer.wrap_model_fn(inner), self._all, model_fn
-        )
+        for observer in self._all:
+            new = observer.wrap_model_fn(model_fn)
+            model_fn = _require(observer, "wrap_model_fn", new, callable(new))
+        return model_fn
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        hook_sets = [observer.build_hooks(result, metrics) for observer in self._all]
+        hook_sets = []
+        for observer in self._all:
+            hooks = observer.build_hooks(result, metrics)
+            is_right = isinstance(hooks, types.RunHooks)
+            hook_sets.append(_require(observer, "build_hooks", hooks, is_right))
         return types.RunHooks(
             first=[hook for hooks in hook_sets for hook in hooks.first],
             of_steps=[hook for hooks in hook_sets for hook in hooks.of_steps],
@@ -160,5 +185,5 @@ class _UserHook(types.RunObserver):
         hook, rule = self._hook(result), "return a tf.compat.v1.train.SessionRunHook"
         where = f"{type(self._hook).__name__} of Experiment.hooks"
         checks.is_a(where, hook, tf1.train.SessionRunHook, rule)
-        extensions.refuse_misspelt(type(hook))
+        extensions_lib.refuse_misspelt(type(hook))
         return types.RunHooks(before_saving=[hook])

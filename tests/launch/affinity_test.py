@@ -86,8 +86,9 @@ def test_groups_are_told_and_each_has_a_command_that_trains_it(directory, launch
             None,
         ),
         (["model.MultiTaskModel.heads = @a/heads.Binary()"], None),
+        (["heads.Binary.positive_weight = 2.0"], None),
     ],
-    ids=["a block", "a macro", "a block and a head", "a function"],
+    ids=["a block", "a macro", "a block and a head", "a function", "a model of a function"],
 )
 def test_heads_of_a_group_are_bound_as_the_file_binds_them(lines, wanted, tmp_path):
     start = ["from __gin__ import dynamic_registration"]

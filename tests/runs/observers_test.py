@@ -1,5 +1,6 @@
 """Observers are called in the order of the run and of their list; wrong ones are refused."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -135,3 +136,32 @@ def test_a_hook_with_a_misspelt_method_is_refused():
     made = dataclasses.replace(tiny.make(), hooks=[lambda steps: Steps()])
     with pytest.raises(checks.UserError, match="got 'afterrun'. Did you mean 'after_run'?"):
         _open(made).build_hooks(None, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "says"),
+    [
+        ("change_data", ("data",), "Own.change_data must return the pipeline, got None."),
+        ("around_run", (), "Own.around_run must return a context manager, got None."),
+        ("list_extensions", (None, None), "Own.list_extensions must return a list, got None."),
+        ("wrap_model_fn", (print,), "Own.wrap_model_fn must return a model_fn, got None."),
+        ("build_hooks", (None, None), "Own.build_hooks must return a types.RunHooks, got None."),
+    ],
+)
+def test_methods_of_observers_that_return_nothing_are_one_line(method, arguments, says):
+    own = type("Own", (types.RunObserver,), {method: lambda self, *given: None})
+    both = observers.Observers([types.RunObserver(), own()])
+    with pytest.raises(checks.UserError) as error, contextlib.ExitStack() as stack:
+        result = getattr(both, method)(*arguments)
+        stack.enter_context(result)
+    assert str(error.value) == says
+
+
+def test_steps_that_are_no_list_are_refused():
+    made = dataclasses.replace(tiny.make(), observers=[lambda run: Once()])
+    with pytest.raises(checks.UserError, match="Once.due_every must be a list of steps, got 3"):
+        _open(made)
+
+
+class Once(types.RunObserver):
+    due_every = 3

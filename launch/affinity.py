@@ -116,10 +116,7 @@ def _list_heads(
     found = _find_bindings(bindings, model.MultiTaskModel, _HEADS)
     if len(found) != 1:  # Code of the user may build the model.
         return None
-    (binding,) = found
-    if isinstance(binding.value, gin_files.Macro):
-        name = binding.value.name
-        (binding,) = (b for b in _find_bindings(bindings, None, "") if b.name == name)
+    binding = _follow_macro(found[0], bindings)
     named = list(binding.value) if isinstance(binding.value, (list, tuple)) else []
     blocks = _find_bindings(bindings, heads.Block, "tasks")
     if len(named) == 1 and len(blocks) == 1:
@@ -128,6 +125,16 @@ def _list_heads(
         return None
     head_of = dict(zip(experiment.model.tasks, named, strict=True))
     return f"{binding.name} = [{', '.join(repr(head_of[task]) for task in tasks)}]"
+
+
+def _follow_macro(
+    binding: gin_files.Binding, bindings: Sequence[gin_files.Binding]
+) -> gin_files.Binding:
+    """Return the binding of the macro that is the value of a binding; else the binding itself."""
+    if not isinstance(binding.value, gin_files.Macro):
+        return binding
+    name = binding.value.name
+    return next(b for b in _find_bindings(bindings, None, "") if b.name == name)
 
 
 def _find_bindings(

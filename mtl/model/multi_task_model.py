@@ -13,8 +13,8 @@ import dataclasses
 import functools
 from typing import Any, cast
 
+from mtl import checks, types
 from mtl import features as features_lib
-from mtl import types
 from mtl.auxiliary import row_losses
 from mtl.balancing import balanced
 from mtl.deferred import compat, tf, tf1
@@ -183,11 +183,14 @@ class MultiTaskModel(passes.Passes):
                 train_op, of_update = self.update(result.penalised, result.variables, result.losses)
             for extension in extensions:
                 train_op = extension.after_update(train_op)
-            of_network |= outlets.take_scalars()
+            of_extensions = outlets.take_scalars()
         if result.penalty is not None:
             of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
-        of_losses = {"loss": result.total, **result.monitors, **result.describe_tasks()}
-        return train_op, {**of_losses, **of_update, **of_network}
+        of_step = {"loss": result.total, **result.monitors, **result.describe_tasks(), **of_update}
+        used = sorted(of_step.keys() & of_network.keys())
+        rule = "give its scalars other names than those of the run"
+        checks.require(not used, "MultiTaskModel.network", rule, used)
+        return train_op, {**of_step, **of_network, **of_extensions}
 
     def differentiate(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics

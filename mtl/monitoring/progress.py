@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -159,7 +160,12 @@ class Progress(hooks.StepHook):
             texts.append(f"waiting {fields['input_wait_share']:.0%}")
         texts.append(f"loss {fields['loss']:.4g}")
         losses = list(fields["losses"].items())
-        texts += [f"{name} {loss:.4g}" for name, loss in losses[:num_tasks]]
+        # If the sum is finite, a NaN means that the batch of the step has no label of the task.
+        absent = "(no label)" if math.isfinite(fields["loss"]) else "nan"
+        texts += [
+            f"{name} {absent if math.isnan(loss) else f'{loss:.4g}'}"
+            for name, loss in losses[:num_tasks]
+        ]
         more = len(losses) - num_tasks
         return ", ".join(texts + [f"{more} more"] * (0 < more < len(losses)))
 

@@ -55,7 +55,11 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
-    row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
+    row_terms = [
+        term
+        for term in terms[before:]
+        if rows is None or (_is_tensor(term) and graphs.depends_on(term, rows))
+    ]
     ids = set(map(id, row_terms))
     # Terms are compared by id, since `==` between tensors builds an op.
     terms[before:] = [term for term in terms[before:] if id(term) not in ids]
@@ -76,11 +80,18 @@ def change_terms(before: int, change: Callable[[tf.Tensor], tf.Tensor]) -> None:
     for index in range(before, len(terms)):
         penalty = penalties.get(id(terms[index]))
         if penalty is None or penalty.compute is None:
-            terms[index] = change(terms[index])
+            if _is_tensor(terms[index]):
+                terms[index] = change(terms[index])
             continue
         means = tf.nest.map_structure(change, penalty.means)
         terms[index] = penalty.compute(means)
         of_means.append((terms[index], Penalty(means, penalty.compute)))
+
+
+def _is_tensor(term: Any) -> bool:
+    # The regulariser of `get_variable` may add an object that computes its value, which depends
+    # only on the variable, when it is used.
+    return isinstance(term, tf.Tensor)
 
 
 def share_terms(

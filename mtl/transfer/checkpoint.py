@@ -49,13 +49,26 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
       UserError: a name or value cannot be saved, or the path is a folder or a checkpoint of a run.
     """
     arrays_by_name = _require_arrays(values)
+    path = os.fspath(path)
     directory, name = os.path.split(path)
     checks.require(bool(name), "path", "end in the name of a checkpoint", path, "Add model.ckpt.")
-    has_run = tf.io.gfile.isdir(os.path.join(directory, _OF_RUN))
-    is_of_run = has_run and run_directory.is_checkpoint(path)
-    rule = "name a new checkpoint, not one that a run has saved"
-    checks.require(not is_of_run, "path", rule, path)
+    _spare_runs(directory, path, arrays_by_name)
     return replace_checkpoint(arrays_by_name, path)
+
+
+def _spare_runs(directory: str, path: str, values: Mapping[str, np.ndarray]) -> None:
+    """Fail if a checkpoint would spoil a run, in whose folder or subfolder its path is."""
+    folders = (directory, os.path.dirname(directory))  # The best checkpoint is in <run>/best.
+    if not any(tf.io.gfile.isdir(os.path.join(folder, _OF_RUN)) for folder in folders):
+        return
+    rule = "name a new checkpoint, not one that a run has saved"
+    checks.require(not run_directory.is_checkpoint(path), "path", rule, path)
+    latest = run_directory.find_latest(directory)
+    if latest is not None:
+        missing = sorted(dict(tf.train.list_variables(latest)).keys() - values.keys())
+        rule = "hold every variable of the run, as training would go on from this checkpoint"
+        fix = "Choose a path outside of the run for a part of its variables."
+        checks.require(not missing, "values", rule, f"no {', '.join(missing[:3])}", fix)
 
 
 def _require_arrays(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

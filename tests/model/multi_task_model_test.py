@@ -10,6 +10,7 @@ from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.heads import base
 from mtl.model import graph_options
 from mtl.optimization import optimizers, schedules, update
+from mtl.step import outlets
 from mtl.variables import stacks
 from tests import tiny
 
@@ -648,3 +649,15 @@ def test_own_weightings_may_read_other_losses_and_add_terms():
     batch = {name: values[0] for name, values in _batches(1).items()}
     made = _model(networks.MLP(layers=[5]), weighting=_Own(weigh))
     assert np.isfinite(_loss(made, ModeKeys.TRAIN, batch)[0])
+
+
+@pytest.mark.parametrize("name", ["loss", "sign/loss", "weight/size", "learning_rate"])
+def test_scalars_of_a_network_do_not_replace_those_of_the_run(name):
+    def build(x):
+        outlets.add_scalar("own", tf.ones([]))
+        outlets.add_scalar(name, tf.ones([]))
+        return {"sign": x, "size": x}
+
+    batch = {field: values[0] for field, values in _batches(1).items()}
+    with pytest.raises(checks.UserError, match=f"must give its scalars other .* got .'{name}'."):
+        _loss(_model(networks.MLP(), network=_Returning(towers=build)), ModeKeys.TRAIN, batch)

@@ -169,3 +169,12 @@ def test_what_takes_long_is_told_and_what_does_not_is_not(monkeypatch, caplog):
     with progress.tell_while(describe):
         assert told.wait(60)
     assert caplog.messages[0].startswith("Still exporting, after ")
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [(0.5, "loss 0.5, a 0.5, b (no label)"), (float("nan"), "loss nan, a 0.5, b nan")],
+)
+def test_a_task_without_labels_in_the_batch_is_told_apart_from_nan(loss, text):
+    fields = {"loss": loss, "losses": {"a": 0.5, "b": float("nan")}}
+    assert progress.Progress._tell(None, fields, 2) == text

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import variable_scope
 
 from mtl import checks, compat, features, heads, layers, model, networks, types
 from mtl.balancing import example_clipping, methods, monitored, short_gradients, surgery
@@ -514,3 +515,17 @@ def test_penalties_of_networks_are_those_of_all_rows(name):
             np.testing.assert_allclose(
                 actual[variable], value, rtol=1e-5, atol=1e-6, err_msg=f"{way}: {variable}"
             )
+
+
+def test_penalties_of_weights_that_are_computed_late_stay():
+    """The regulariser of a `get_variable` in a loop adds an object that is not yet a tensor."""
+    with tf.Graph().as_default():
+        rows = tf.ones([4])
+        late, of_rows = variable_scope._LazyEvalTensor(lambda: tf.ones([])), tf.reduce_mean(rows)
+        for term in (late, of_rows):
+            tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, term)
+        penalties.change_terms(0, tf.identity)
+        (penalty,) = penalties.take(rows=rows)
+        assert penalty.means.op.inputs[0] is of_rows
+        (left,) = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        assert left is late

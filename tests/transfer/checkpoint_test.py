@@ -1,4 +1,5 @@
 import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
@@ -89,7 +90,14 @@ def test_a_checkpoint_of_a_run_is_not_replaced(run, tmp_path):
     path = tf.train.latest_checkpoint(run)
     with pytest.raises(checks.UserError, match="path must name a new checkpoint, not one that a"):
         transfer.write_checkpoint({"w": np.zeros(2)}, path)
-    assert len(transfer.read_checkpoint(run)) > 5
+    best = f"{run}/best/model.ckpt-10"
+    transfer.checkpoint.replace_checkpoint(transfer.read_checkpoint(run), best)
+    with pytest.raises(checks.UserError, match="path must name a new checkpoint, not one that a"):
+        transfer.write_checkpoint({"w": np.zeros(2)}, pathlib.Path(best))
+    with pytest.raises(checks.UserError, match="values must hold every variable of the run"):
+        transfer.write_checkpoint({"w": np.zeros(2)}, f"{run}/model.ckpt-99")
+    assert tf.train.latest_checkpoint(run) == path
+    assert len(transfer.read_checkpoint(run)) > 5 and len(transfer.read_checkpoint(best)) > 5
     for value in (1.0, 2.0):  # A script may run twice.
         transfer.write_checkpoint({"w": np.full(2, value)}, str(tmp_path / "model.ckpt"))
     assert transfer.read_checkpoint(str(tmp_path))["w"].tolist() == [2, 2]

@@ -18,10 +18,12 @@ from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.step import replicas
 from mtl.tf_internals import keras_layers
+from mtl.variables import freezing
 
 _log = logging.getLogger(__name__)
 _FIX = "Use networks.KerasModel for layers of Keras, or add the op to UPDATE_OPS."
 _SHOWN = 3
+_AVERAGES = ("/moving_mean", "/moving_variance")  # As TensorFlow and Keras name them.
 _ASSIGNING = re.compile(r"Assign(Add|Sub)?VariableOp|ResourceScatter\w+|ResourceStridedSliceAssign")
 
 
@@ -87,12 +89,22 @@ class _RequireUpdates(types.StepExtension):
         return set(keras_layers.find_own_variables(new))
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Check the ops of the step, and return the op that runs them unchanged."""
-        is_run = _find_ancestors(moved)
-        idle = [op.name for op in self._list_assignments() if op not in is_run]
+        """Check the ops of the pass, and return the op that runs them unchanged."""
+        is_run, assignments = _find_ancestors(moved), self._list_assignments()
+        idle = [op.name for op in assignments if op not in is_run]
         rule = "be run by the training step"
         checks.require(not idle, "each update of a variable", rule, _show_few(idle), _FIX)
+        self._require_frozen({op.inputs[0].op.name for op in assignments})
         return moved
+
+    def _require_frozen(self, changed: Collection[str]) -> None:
+        """Fail if a step changes the averages of a batch norm that is frozen in all steps."""
+        variables = [v for v in tf1.global_variables() if v.op.name in changed]
+        averages = [v for v in variables if v.op.name.endswith(_AVERAGES)]
+        # Layers of `mtl` build no update for averages that are frozen in all steps.
+        frozen = [v.op.name for v in averages if freezing.averages_move(v) is False]
+        rule, fix = "not be changed by the network", "mtl.layers.batch_norm heeds Freezing."
+        checks.require(not frozen, "frozen variables", rule, _show_few(frozen), fix)
 
     def _list_assignments(self) -> list[tf.Operation]:
         """Return the ops of the pass that assign to a variable, without its first value."""

@@ -11,6 +11,7 @@ from mtl import auxiliary, checks, distribution, features, layers, networks, typ
 from mtl.compat import keras
 from mtl.model import graph_options
 from mtl.runs import own_updates
+from mtl.variables import freezing
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -164,3 +165,16 @@ def test_copies_on_replicas_are_fine(change, tmp_path):
         distribution=distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"]),
     )
     verbs.train(made, str(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore:.*batch_normalization.*:UserWarning")
+@pytest.mark.parametrize(
+    "settings", [{"frozen": ["^network/"]}, {"frozen": ["moving"]}], ids=["network", "averages"]
+)
+def test_a_frozen_norm_that_heeds_no_freezing_is_refused(settings):
+    held = freezing.Freezing(**settings)
+    _build(lambda hidden, training: layers.batch_norm(hidden, "norm", training), freezing=held)
+    with pytest.raises(checks.UserError, match="frozen variables must not be changed .*moving_mea"):
+        _build(_norm_of_layers, freezing=held)
+    adapting = freezing.Freezing(frozen=["^network/"], batch_norm="adapt")
+    _build(_norm_of_layers, freezing=adapting)

@@ -122,13 +122,13 @@ class Image(column.PerField):
         # The position is part of the name, so that two augmentations of one class draw different
         # numbers.
         for number, part in enumerate(self.augmentations):
+            where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
+            checks.whole(f"{where}.num_draws", part.num_draws, 0)
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
             new_pixels = part(pixels, uniform)
-            fits = (
-                new_pixels.shape.is_compatible_with(pixels.shape)
-                and new_pixels.dtype == pixels.dtype
-            )
-            where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
+            checks.is_a(where, new_pixels, tf.Tensor, rule)
+            fits = new_pixels.shape.is_compatible_with(pixels.shape)
+            fits = fits and new_pixels.dtype == pixels.dtype
             checks.require(fits, where, rule, tuple(new_pixels.shape))
             pixels = tf.ensure_shape(new_pixels, pixels.shape)
         return pixels

@@ -9,6 +9,7 @@ features.Text.max_tokens = 200
 from __future__ import annotations
 
 import functools
+import numbers
 from typing import Annotated, cast
 
 from mtl import checks, layers, types
@@ -115,12 +116,18 @@ class Text(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         ids = self.tokenizer(_read_texts(features, field), output, fitted)
+        name = type(self.tokenizer).__name__
+        is_ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == ids.shape.rank - 1 == 1
+        is_right = is_ragged and ids.dtype in (tf.int32, tf.int64)
+        checks.require(is_right, name, "return a tf.RaggedTensor of ids, int64 [B, (L)]", ids)
         if self.max_tokens is not None:
             ids = ids[:, : self.max_tokens]
         start = None
         if self.word_vectors is not None:
             start = word_vectors.make_initializer(fitted, output, self.dimension**-0.5)
         size = self.tokenizer.num_tokens(output, fitted)
+        is_count = isinstance(size, numbers.Integral) and size >= 1
+        checks.require(is_count, f"{name}.num_tokens", "return a whole number of at least 1", size)
         vectors = layers.embedding(ids.flat_values, size, self.dimension, initializer=start)
         if self.place_dimension is not None:
             # The index of the first token of each token's text, [N].

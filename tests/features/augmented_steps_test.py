@@ -1,6 +1,7 @@
 """Images in training steps: which images are changed, when, and by which draws."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,13 +137,29 @@ def test_the_events_of_a_history_are_not_changed_silently():
         features.History(name="seen", events=events, encoder=histories.Pooling())
 
 
-def test_a_part_that_changes_the_size_is_refused():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Shrink:
-        num_draws: int = 1
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OwnPart:
+    """An augmentation that returns what it is told to."""
 
-        def __call__(self, pixels, drawn):
-            return pixels[:, 1:]
+    change: Any
+    num_draws: Any = 1
 
-    with pytest.raises(checks.UserError, match="Shrink must return as many pixels as it gets"):
-        _encode(features.Image(names=["photo"], augmentations=[Shrink()]))
+    def __call__(self, pixels, drawn):
+        return self.change(pixels)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (
+            _OwnPart(change=lambda pixels: pixels[:, 1:]),
+            "_OwnPart must return as many pixels as it",
+        ),
+        (_OwnPart(change=lambda pixels: None), "_OwnPart must return as many pixels as it gets"),
+        (_OwnPart(change=tf.identity, num_draws="1"), "_OwnPart.num_draws must be"),
+    ],
+    ids=["fewer pixels", "nothing", "a text"],
+)
+def test_an_own_part_that_returns_something_else_is_refused(part, says):
+    with pytest.raises(checks.UserError, match=says):
+        _encode(features.Image(names=["photo"], augmentations=[part]))

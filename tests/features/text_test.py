@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, histories
+from mtl import checks, features, histories, types
 from mtl.features import tokenizers
 from mtl.variables import row_names
 
@@ -166,3 +166,43 @@ def test_settings_that_make_no_sense(settings, says):
 def test_fields_that_are_no_texts(encode, values, says):
     with pytest.raises(checks.UserError, match=says):
         encode([_text()], {"x": values})
+
+
+class _Own(types.Tokenizer):
+    """A tokenizer that returns what it is told to."""
+
+    def __init__(self, change, size=256):
+        self.change, self.size = change, size
+
+    def __call__(self, texts, name, fitted):
+        return self.change(tf.strings.bytes_split(texts))
+
+    def num_tokens(self, name, fitted):
+        return self.size
+
+
+def _hash(letters):
+    return tf.strings.to_hash_bucket_fast(letters, 256)
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (_Own(lambda letters: None), "_Own must return a tf.RaggedTensor of ids, .*, got None"),
+        (_Own(lambda letters: _hash(letters).to_tensor()), "_Own must return a tf.RaggedTensor"),
+        (_Own(lambda letters: letters), "_Own must return a tf.RaggedTensor of ids"),
+        (_Own(lambda letters: _hash(letters).values), "_Own must return a tf.RaggedTensor of ids"),
+        (_Own(_hash, None), "_Own.num_tokens must return a whole number of at least 1, got None"),
+        (_Own(_hash, 5.0), "_Own.num_tokens must return a whole number of at least 1, got 5.0"),
+    ],
+    ids=["nothing", "dense", "strings", "flat", "no number", "a fraction"],
+)
+def test_own_tokenizers_that_return_something_else_are_one_line(own, says):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=says):
+        texts = tf.constant(["ab", ""])
+        features.encode_columns([_text(tokenizer=own)], {"x": texts}, NOTHING)
+
+
+def test_an_own_tokenizer_encodes(encode):
+    batch = {"x": np.array(["ab", ""], object)}
+    assert encode([_text(tokenizer=_Own(_hash))], batch)["text_x"].shape == (2, 2)

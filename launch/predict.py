@@ -133,7 +133,8 @@ def _refuse_unused() -> None:
     unused += [] if is_exported else [(SIGNATURE, "come with --server or --saved_model")]
     unused += [(CHECKPOINT, "be left out with --server or --saved_model")] if is_exported else []
     for flag, rule in unused:
-        checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
+        is_set = flag.present and flag.value != flag.default
+        checks.require(not is_set, f"--{flag.name}", rule, flag.value)
 
 
 def _predict_files() -> None:

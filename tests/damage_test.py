@@ -95,7 +95,7 @@ def test_damage_is_one_line_of_every_verb(copy, file, how, verbs):
             _verbs(copy)[verb]()
         line = str(error.value)
         assert str(path) in line and "\n" not in line, verb
-        assert "damaged" in line or "has changed: put the old file back" in line, (verb, line)
+        assert "damaged" in line or "has changed: name or put back the old file" in line, (verb, line)
     assert not (copy / "export").exists()
 
 
@@ -176,5 +176,5 @@ def test_a_new_run_may_change_its_files_and_a_file_may_move(copy):
     for name in ("words.txt", "mask.npy"):
         (copy / name).rename(moved / name)
     given_files.check_unchanged(_made(moved).model.training_files, str(copy / "fresh"))
-    with pytest.raises(checks.UserError, match="has changed: put the old file back"):
+    with pytest.raises(checks.UserError, match="has changed: name or put back the old file"):
         verbs.evaluate(_made(moved), str(copy / "run"))

@@ -164,6 +164,8 @@ def decide_once(
         # wrong if the norms of gradients differed by many orders of magnitude.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
+            if isinstance(new_weights, (list, tuple, np.ndarray)):
+                new_weights = tf.convert_to_tensor(new_weights, tf.float64)
             is_right = isinstance(new_weights, tf.Tensor) and new_weights.dtype == tf.float64
             is_right = is_right and new_weights.shape.is_compatible_with([None])
             where = f"the method {type(method).__name__}"

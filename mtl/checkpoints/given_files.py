@@ -66,6 +66,6 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
             path, old_checksums.get(purpose)
         )
         rule = f"be as when the run in {model_dir} was started"
-        fix = "It has changed: put the old file back, or start again in another --model_dir."
+        fix = "It has changed: name or put back the old file, or start in another --model_dir."
         checks.require(is_same, f"the file of {purpose}", rule, path, fix)
     return old_checksums

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ MIXED, ALTERNATING = "mixed", "alternating"
 # Evaluation and statistics take this number of rows at once.
 _BLOCK = 4096
 # Sources that alternate come in a random order within this number of turns of all sources.
-_TURNS = 4
+_TURNS, _LONGEST_BLOCK = 4, 10_000
 # Hints for an error about a field or split that a source lacks: {word in the error: hint}.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
@@ -215,7 +216,7 @@ class Mixture(types.Source):
             is_alternating = self.batches == ALTERNATING
             # The rates of `ByLosses` are unknown for the steps of a whole block.
             is_known = not isinstance(self.rates, moved_rates.ByLosses)
-            block_size = _TURNS * len(counts) if is_known else 1
+            block_size = self._find_block(counts) if is_known else 1
             return mixed_order.MixedOrder(
                 streams, counts, dealt, batch_size, is_alternating, block_size
             )
@@ -231,6 +232,16 @@ class Mixture(types.Source):
             else [self.rates[name] for name in counts]
         )
         return make_order(mixed_order.make_shares(rates, size))
+
+    def _find_block(self, counts: Mapping[str, int]) -> int:
+        """Return the number of steps in which each source that alternates has several turns."""
+        rates: Sequence[Any] = _weigh_counts(counts, self.temperature)
+        if isinstance(self.rates, Mapping):
+            rates = [self.rates[name] for name in counts]
+        turns = float(len(counts))
+        if not any(map(callable, rates)):
+            turns = max(turns, sum(rates) / min(filter(None, rates)))
+        return min(math.ceil(_TURNS * turns), _LONGEST_BLOCK)
 
     @property
     def known_steps(self) -> int | None:

@@ -117,7 +117,11 @@ class Text(column.PerField):
     ) -> tf.Tensor:
         ids = self.tokenizer(_read_texts(features, field), output, fitted)
         name = type(self.tokenizer).__name__
-        is_ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == ids.shape.rank - 1 == 1
+        is_ragged = (
+            isinstance(ids, tf.RaggedTensor)
+            and ids.ragged_rank == 1
+            and ids.shape.rank in (None, 2)
+        )
         is_right = is_ragged and ids.dtype in (tf.int32, tf.int64)
         checks.require(is_right, name, "return a tf.RaggedTensor of ids, int64 [B, (L)]", ids)
         if self.max_tokens is not None:

@@ -548,7 +548,8 @@ class Base(Labelled):
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         parts = self.targets(self.label_of(labels))
         # A mask of numbers would become the weights of the rows.
-        is_pair = isinstance(parts, tuple) and len(parts) == 2 and parts[1].dtype == tf.bool
+        is_pair = isinstance(parts, (list, tuple)) and len(parts) == 2
+        is_pair = is_pair and getattr(parts[1], "dtype", None) == tf.bool
         rule = "return targets, and a bool mask of the labels that are present"
         where = f"{type(self).__name__}.targets of task {self.name!r}"
         checks.require(is_pair, where, rule, parts)

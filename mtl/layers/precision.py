@@ -237,7 +237,7 @@ class _Step:
         if not is_inside:
             return value
         where = f"the penalty or loss {value.op.name!r} of the network"
-        rule = "depend on the network only by precision.share_output, or never by it, in float16"
+        rule = "use only outputs of precision.share_output, or none of them, in float16"
         checks.require(not has_left, where, rule, value)
         return self.leave(value)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,8 +56,9 @@ def export(
       UserError: an argument is wrong, the checkpoint is missing or does not fit the graph, or an
         output cannot be compared.
     """
-    checks.is_a("export: estimator", estimator, compat.estimator.Estimator, "be an Estimator")
-    checks.is_a("export: folder", folder, str, "be a path")
+    checks.is_a("export: estimator", estimator, compat.estimator_v1.Estimator, "be an Estimator")
+    checks.is_a("export: folder", folder, (str, os.PathLike), "be a path")
+    folder = os.fspath(folder)
     checks.is_a("export: spec", spec, spec_lib.Spec, "be a spec.Spec")
     _require_features(make_dataset, spec)
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)

@@ -60,8 +60,11 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         step = run_directory.step_of(self._dir)
         if step > 0 and not self._state.is_saved(step):
             _tell_new_order(step)
-        self._batch = iterator.get_next()
-        return self._batch
+        batch = iterator.get_next()
+        # Some elements, such as None, cannot be fetched, but all of them come from one op.
+        flat = tf.nest.flatten(batch, expand_composites=True)
+        self._batch = [value.op for value in flat if isinstance(value, tf.Tensor)]
+        return batch
 
     def before_save(self, session, global_step_value):
         """Save the position of the input before each checkpoint; restore it in a resumed run.
@@ -80,11 +83,14 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
     def _restore(self, session: Any, state: input_state.InputState, step: int) -> bool:
         """Restore the position of a step; return False if the input starts at its beginning."""
         if step != run_directory.step_of(self._dir):
-            reason = "the folder of this Estimator has another checkpoint than SavedInput.model_dir"
-            _log.warning("The input starts from its beginning: %s, %s.", reason, self._dir)
+            reason = "the Estimator continues another checkpoint than the latest in"
+            where = f"SavedInput.model_dir, {self._dir}"
+            _log.warning("The input starts from its beginning: %s %s.", reason, where)
             return False
         if not state.restore(session, step):
-            return False  # `read` has said so.
+            if state.is_saved(step):  # Otherwise `read` has said so.
+                _tell_new_order(step)
+            return False
         try:
             session.run(self._batch)
         except tf.errors.OutOfRangeError:
@@ -110,5 +116,6 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
 
 
 def _tell_new_order(step: int) -> None:
-    reason = f"step {step} was saved without it, with other settings, or without its listener"
-    _log.warning("The input starts from its beginning: %s.", reason)
+    reasons = "other settings, no listener, or an input that has changed or cannot be saved"
+    reason = f"step {step} has no saved state that fits this input"
+    _log.warning("The input starts from its beginning: %s (%s).", reason, reasons)

@@ -214,7 +214,7 @@ def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
     where, fix = (
         f"{type(schedule).__name__}.{setting}",
-        "Only in a model of a run, its default is Run.train_steps.",
+        "It defaults to Run.train_steps only in the model of a run.",
     )
     steps = getattr(schedule, setting)
     checks.require(steps is not None, where, "be set here", None, fix)

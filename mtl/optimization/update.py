@@ -9,7 +9,7 @@ update.Update.clipping = @clipping.GlobalNorm()
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, cast
 
 from mtl import checks, types
@@ -255,10 +255,12 @@ def _clip_gradients(
 ) -> Sequence[types.Connected]:
     """Clip or transform gradients; fail unless the part returns a gradient for each gradient."""
     new = part(gradients, variables, norm)
-    is_list = isinstance(new, (list, tuple)) and len(new) == len(gradients)
-    rule = f"return a list of {len(gradients)} gradients"
-    is_whole = is_list and all(gradient is not None for gradient in new)
-    checks.require(is_whole, f"{type(part).__name__} of Update", rule, new)
+    rule = f"return one gradient for each of {len(gradients)} variables"
+    where = f"the clipping {type(part).__name__}"
+    checks.require(isinstance(new, Iterable), where, rule, new)
+    new = list(new)
+    is_whole = len(new) == len(gradients) and all(gradient is not None for gradient in new)
+    checks.require(is_whole, where, rule, new)
     return new
 
 

@@ -9,7 +9,7 @@ with opened.around_run():
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks, types
@@ -40,7 +40,7 @@ def _check(observer: Any) -> None:
     is_fit = isinstance(observer, types.RunObserver)
     checks.require(is_fit, "a part of Experiment.observers", rule, kind)
     for name in ("due_every", "due_at", "seen_at"):
-        checks.is_a(f"{kind}.{name}", getattr(observer, name), (list, tuple), "be a list of steps")
+        checks.is_a(f"{kind}.{name}", getattr(observer, name), Iterable, "be a list of steps")
         # `due_every` must be positive: a training loop that stops at multiples of 0 never takes a
         # step.
         for step in getattr(observer, name):
@@ -81,7 +81,7 @@ class Observers(types.RunObserver):
     def change_data(self, data: Any) -> Any:
         for observer in self._all:
             new = observer.change_data(data)
-            data = _require(observer, "change_data", new, isinstance(new, type(data)))
+            data = _require(observer, "change_data", new, new is not None)
         return data
 
     @contextlib.contextmanager

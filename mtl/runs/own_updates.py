@@ -23,6 +23,7 @@ from mtl.variables import freezing
 _log = logging.getLogger(__name__)
 _FIX = "Use networks.KerasModel for layers of Keras, or add the op to UPDATE_OPS."
 _SHOWN = 3
+_SECOND_PASS = re.compile(r"auxiliary/[^/]+/network/")
 _AVERAGES = ("/moving_mean", "/moving_variance")  # As TensorFlow and Keras name them.
 _ASSIGNING = re.compile(r"Assign(Add|Sub)?VariableOp|ResourceScatter\w+|ResourceStridedSliceAssign")
 
@@ -51,6 +52,7 @@ class _RequireUpdates(types.StepExtension):
         self._earlier = {id(variable) for variable in tf1.global_variables()}
         self._passed: list[tf.Operation] | None = None
         self._of_keras: set[str] = set()
+        self._is_first = True
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
         """Fail if a pass after the first one creates other variables, as layers of Keras do."""
@@ -58,9 +60,13 @@ class _RequireUpdates(types.StepExtension):
         def run(features: types.Tensors, labels: types.Tensors) -> Any:
             result = forward(features, labels)
             new = self._find_variables() - self._of_keras
-            rule = "be those of the first pass of the step over the network"
+            if self._is_first:  # Losses of heads and auxiliary losses may have own variables.
+                new = {name for name in new if _SECOND_PASS.match(name)}
+                self._is_first = False
             fix = "Use networks.KerasModel for layers of Keras, or get_variable."
-            checks.require(not new, "the variables of the network", rule, _show_few(new), fix)
+            rule = "create no variables"
+            checks.require(not new, "a second pass over the network", rule, _show_few(new), fix)
+            self._of_keras = self._find_variables()
             return result
 
         return run
@@ -75,11 +81,9 @@ class _RequireUpdates(types.StepExtension):
             self._passed = graph.get_operations()[before:]
             self._of_keras = self._find_variables()
             if self._of_keras:
-                reason = "regularizers of Keras layers have no effect outside of KerasModel"
-                shown = _show_few(self._of_keras)
-                _log.warning(
-                    "The network creates variables without get_variable, %s: %s.", shown, reason
-                )
+                text = "%s: created without get_variable. If these variables belong to layers of "
+                text += "Keras, their regularizers have no effect: use networks.KerasModel."
+                _log.warning(text, _show_few(self._of_keras))
 
     def _find_variables(self) -> set[str]:
         """Return the names of trained variables that no `get_variable` has created."""
@@ -91,9 +95,13 @@ class _RequireUpdates(types.StepExtension):
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Check the ops of the pass, and return the op that runs them unchanged."""
         is_run, assignments = _find_ancestors(moved), self._list_assignments()
-        idle = [op.name for op in assignments if op not in is_run]
+        idle = [op for op in assignments if op not in is_run]
+        averages = [op.name for op in idle if op.inputs[0].op.name.endswith(_AVERAGES)]
         rule = "be run by the training step"
-        checks.require(not idle, "each update of a variable", rule, _show_few(idle), _FIX)
+        checks.require(not averages, "each update of an average", rule, _show_few(averages), _FIX)
+        if idle:  # A hook may run them.
+            names = _show_few([op.name for op in idle])
+            _log.warning("The training step does not run these updates of variables: %s.", names)
         self._require_frozen({op.inputs[0].op.name for op in assignments})
         return moved
 

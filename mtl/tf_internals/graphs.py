@@ -58,6 +58,8 @@ def find_gradient_sources(tensor: tf.Tensor, *sources: Sequence[tf.Tensor]) -> t
         current = pending.pop()
         if current.ref() in list_of:
             found.add(list_of[current.ref()])
+        elif not (current.dtype.is_floating or current.dtype.is_complex):
+            continue  # Gradients do not pass integers, such as the result of an argmax.
         elif current.op not in visited and current.op.type != "StopGradient":
             visited.add(current.op)
             pending += current.op.inputs

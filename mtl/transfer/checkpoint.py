@@ -18,7 +18,7 @@ from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
 
-_OF_RUN = "statistics"  # A folder that every run makes.
+_OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run makes them.
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
@@ -58,8 +58,9 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
 
 def _spare_runs(directory: str, path: str, values: Mapping[str, np.ndarray]) -> None:
     """Fail if a checkpoint would spoil a run, in whose folder or subfolder its path is."""
-    folders = (directory, os.path.dirname(directory))  # The best checkpoint is in <run>/best.
-    if not any(tf.io.gfile.isdir(os.path.join(folder, _OF_RUN)) for folder in folders):
+    is_best = os.path.basename(directory) == "best"
+    folder = os.path.dirname(directory) if is_best else directory
+    if not all(tf.io.gfile.glob(os.path.join(folder, pattern)) for pattern in _OF_RUN):
         return
     rule = "name a new checkpoint, not one that a run has saved"
     checks.require(not run_directory.is_checkpoint(path), "path", rule, path)

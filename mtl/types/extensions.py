@@ -35,16 +35,24 @@ def refuse_misspelt(part: type) -> None:
     Raises:
       UserError: a method seems to be misspelt; the error names the similar method.
     """
-    known = {name for base in part.__bases__ for name in dir(base) if name[0] != "_"}
-    own = {name for name, member in vars(part).items() if callable(member) and name[0] != "_"}
+    bases = [base for base in part.__mro__[1:] if base.__module__.startswith(_CALLERS)]
+    known = {name for base in bases for name in _list_public(base)}
+    own = {name for name in _list_public(part) if callable(vars(part)[name])}
+    # Names of one word, such as "save", resemble many names of other methods.
+    missing = [name for name in known - own if "_" in name]
     for name in own - known:
         rule = "be a method of its base class, or begin with '_'"
-        for similar in difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR):
+        for similar in difflib.get_close_matches(name, missing, 1, _SIMILAR):
             fix = f"Did you mean {similar!r}?"
             checks.fail(f"a method of {part.__name__}", rule, name, fix)
 
 
-_SIMILAR = 0.8  # "see_updates" and "mask_gradient" exceed it; "write_report" does not.
+def _list_public(part: type) -> list[str]:
+    return [name for name in vars(part) if not name.startswith("_")]
+
+
+_SIMILAR = 0.85  # "see_updates" and "mask_gradient" exceed it; "write_report" does not.
+_CALLERS = ("mtl.", "tensorflow")  # Packages that call the methods of their base classes.
 
 
 class StepExtension(Optional):

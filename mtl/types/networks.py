@@ -63,7 +63,8 @@ class Towers(dict[str, "tf.Tensor"]):
 
     def __init__(self, towers: values.Tensors, shared: Sequence[tf.Tensor] = ()):
         super().__init__(towers)
-        checks.is_a("types.Towers: shared", shared, (list, tuple), "be a list of tensors")
+        is_list = not isinstance(shared, tf.Tensor)
+        checks.require(is_list, "types.Towers: shared", "be a list of tensors", shared)
         self.shared = tuple(shared)
 
 

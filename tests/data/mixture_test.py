@@ -165,6 +165,14 @@ def test_each_period_sees_each_source_of_alternating_batches(tmp_path, every):
             assert order.take(np.array([step]), np.array([0])) == first_rows[step]
 
 
+@pytest.mark.parametrize("rate", [9, 49, 99])
+def test_a_rare_source_of_alternating_batches_is_seen_at_each_period(tmp_path, rate):
+    made = _mix(tmp_path, rates={"clicks": rate, "ratings": 1}, batches="alternating")
+    order = made.order_rows("train", SPEC, batch_size=4, seed=1, is_shuffled=True)
+    rows = order.take(np.arange(100_000), np.array([0]))
+    assert np.mean(rows[99::100] >= 6) == pytest.approx(1 / (rate + 1), rel=0.9)
+
+
 def test_rates_follow_schedules(tmp_path):
     rise = schedules.Polynomial(value=1e-6, end_value=1.0, decay_steps=200)
     data = _pipe(_mix(tmp_path, rates={"clicks": 1, "ratings": rise}))

@@ -172,7 +172,9 @@ def test_penalties_and_losses_of_a_network_keep_their_gradients(kind, settings):
 
 
 def test_a_penalty_that_has_left_the_network_in_part_is_refused():
-    with pytest.raises(checks.UserError, match=r"only by precision.share_output, or never by it"):
+    with pytest.raises(
+        checks.UserError, match=r"use only outputs of precision.share_output, or none"
+    ):
         _penalty_gradients(_Penalised(add=_mix), FLOAT16)
     assert _penalty_gradients(_Penalised(add=_mix), BFLOAT16)
 

@@ -460,17 +460,6 @@ def _own_head(name, result):
             _Own(lambda losses, step: {name: loss[tf.newaxis] for name, loss in losses.items()}),
             "the weighted loss 'sign' must be a scalar tensor, got <tf.Tensor",
         ),
-        # The derivative of a weighted loss by the loss of another task would be dropped.
-        (
-            "weighting",
-            _Own(
-                lambda losses, step: {
-                    name: losses["sign"] * losses["size"] if name == "sign" else loss
-                    for name, loss in losses.items()
-                }
-            ),
-            "the weighted loss 'sign' must depend on no loss of another task, got ['sign', 'size']",
-        ),
         ("extensions", _Own(lambda *step: None), "must be a types.StepExtension, got None."),
         ("method", lambda tasks: None, "must return a weight for each task, float64 [T], got None"),
         (
@@ -479,9 +468,21 @@ def _own_head(name, result):
             "must return a weight for each task, float64 [T], ",
         ),
         ("method", lambda tasks: tf.ones([2]), "must return a weight for each task, float64 [T], "),
-        ("clipping", lambda *given: None, "_Own of Update must return a list of 10 gradients, got"),
-        ("clipping", lambda *given: given[0][:2], "_Own of Update must return a list of 10 grad"),
-        ("transforms", lambda *given: (given[0], given[2]), "_Own of Update must return a list of"),
+        (
+            "clipping",
+            lambda *given: None,
+            "the clipping _Own must return one gradient for each of 10 variables, got",
+        ),
+        (
+            "clipping",
+            lambda *given: given[0][:2],
+            "the clipping _Own must return one gradient for each of 10 var",
+        ),
+        (
+            "transforms",
+            lambda *given: (given[0], given[2]),
+            "the clipping _Own must return one gradient for each of",
+        ),
         (
             "auxiliary_losses",
             _Own(lambda activations: None, name="own", weight=1.0),
@@ -504,7 +505,6 @@ def _own_head(name, result):
         "a number",
         "a constant",
         "a vector",
-        "a product",
         "no extension",
         "no weights",
         "a matrix",
@@ -636,6 +636,7 @@ def test_a_misspelt_optional_method_is_refused(parent, method, similar):
     assert str(error.value) == f"{wanted} {method!r}. Did you mean {similar!r}?"
     inner = type("Mine", (parent,), {f"_{method}": lambda self: None, "write_notes": print})
     type("Outer", (inner,), {"write_notes": print, similar: print})
+    type("Both", (parent,), {similar: print, method: print})  # The method itself is there, too.
 
 
 def test_own_weightings_may_read_other_losses_and_add_terms():
@@ -661,3 +662,27 @@ def test_scalars_of_a_network_do_not_replace_those_of_the_run(name):
     batch = {field: values[0] for field, values in _batches(1).items()}
     with pytest.raises(checks.UserError, match=f"must give its scalars other .* got .'{name}'."):
         _loss(_model(networks.MLP(), network=_Returning(towers=build)), ModeKeys.TRAIN, batch)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "warns"),
+    [
+        (lambda sign, size: {"sign": sign * size, "size": size}, True),
+        (lambda sign, size: {"sign": sign * tf.stop_gradient(size), "size": size}, False),
+        (
+            lambda sign, size: {
+                "sign": sign * tf.cast(sign > size, tf.float32),
+                "size": tf.where(sign > size, 0.0 * size, size),
+            },
+            False,
+        ),
+    ],
+    ids=["a product", "a constant", "a comparison"],
+)
+def test_derivatives_by_losses_of_other_tasks_are_warned_of(weigh, warns, caplog):
+    """A step drops them, so it trains another loss than it reports."""
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    own = _Own(lambda losses, step: weigh(losses["sign"], losses["size"]))
+    _loss(_model(networks.MLP(layers=[5]), weighting=own), ModeKeys.TRAIN, batch)
+    said = "The weighted loss 'sign' depends on the losses of ['size']" in caplog.text
+    assert said == warns

@@ -92,3 +92,12 @@ def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
     with pytest.raises(checks.UserError, match=message) as error:
         model_fns.export(**{"estimator": estimator, **given})
     assert "\n" not in str(error.value)
+
+
+def test_estimators_of_v1_are_estimators(tmp_path):
+    def model_fn(features, labels, mode):
+        raise AssertionError
+
+    estimator = compat.estimator_v1.Estimator(model_fn, str(tmp_path))
+    with pytest.raises(checks.UserError, match="--checkpoint"):  # It is asked for a checkpoint.
+        model_fns.export(estimator, tmp_path / "models", SPEC, _read_rows)

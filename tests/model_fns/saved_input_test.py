@@ -85,11 +85,24 @@ def test_an_input_that_starts_anew_says_so(tmp_path, caplog):
     assert not caplog.records
     other = model_fns.SavedInput(_count_to_ten, folder, settings={"seed": 2})
     _estimator(folder).train(other.read, saving_listeners=[other], steps=1)
-    assert "step 4 was saved without it, with other settings, or without its" in caplog.text
+    assert "step 4 has no saved state that fits this input" in caplog.text
     caplog.clear()
     elsewhere = model_fns.SavedInput(_count_to_ten, str(tmp_path / "other"))
     _estimator(folder).train(elsewhere.read, saving_listeners=[elsewhere], steps=1)
-    assert "another checkpoint than SavedInput.model_dir" in caplog.text
+    assert "continues another checkpoint than the latest in SavedInput.model_dir" in caplog.text
     caplog.clear()
     _estimator(folder).train(rows.read, steps=1)  # Without the listener.
-    assert "step 6 was saved without it" in caplog.text
+    assert "step 6 has no saved state that fits this input" in caplog.text
+
+
+@pytest.mark.medium
+def test_elements_that_cannot_be_fetched_go_on(tmp_path):
+    """Such as the None in place of labels."""
+
+    def count():
+        return tf.data.Dataset.range(1, 11).map(lambda number: (tf.cast(number, tf.float32), None))
+
+    rows = model_fns.SavedInput(count, str(tmp_path))
+    for _ in range(2):
+        _estimator(tmp_path).train(rows.read, saving_listeners=[rows], steps=4)
+    assert _total(tmp_path) == (sum(range(1, 9)), 8)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from mtl import auxiliary, checks, distribution, features, layers, networks, types, verbs
+from mtl import auxiliary, checks, distribution, features, heads, layers, networks, types, verbs
 from mtl.compat import keras
 from mtl.model import graph_options
 from mtl.runs import own_updates
@@ -96,18 +96,26 @@ def test_updates_of_further_passes_may_be_withheld(settings):
     _build(lambda hidden, training: layers.batch_norm(hidden, "norm", training), **settings)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        pytest.param(_norm_of_keras, "AssignMovingAvg", marks=needs_keras),
-        (lambda hidden, training: _count(hidden, ""), "network/AssignAddVariableOp"),
-    ],
-    ids=["Keras", "plain"],
-)
-def test_an_update_that_nothing_runs_is_refused(change, name):
+@needs_keras
+def test_a_norm_that_nothing_updates_is_refused():
     with pytest.raises(checks.UserError, match="must be run by the training step") as error:
-        _build(change)
-    assert name in str(error.value) and "\n" not in str(error.value)
+        _build(_norm_of_keras)
+    assert "AssignMovingAvg" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_other_updates_that_the_step_does_not_run_are_warned_of(caplog):
+    """A hook may run them."""
+    _build(lambda hidden, training: _count(hidden, ""))
+    assert "does not run these updates of variables: network/AssignAddVariableOp" in caplog.text
+
+
+def test_a_head_may_create_variables_for_its_loss():
+    class Warm(heads.Regression):
+        def losses(self, logits, targets):
+            return tf.Variable(1.0, name="temperature") * super().losses(logits, targets)
+
+    own = [tiny.make().model.heads[0], Warm(name="size")]
+    _build(lambda hidden, training: hidden, heads=own)
 
 
 @needs_keras
@@ -127,7 +135,8 @@ def test_a_keras_model_in_an_own_network_is_fine(settings, caplog):
 @needs_keras
 def test_layers_of_keras_are_warned_of(caplog):
     _build(lambda hidden, training: tf.keras.layers.Dense(3, kernel_regularizer="l2")(hidden))
-    assert "without get_variable, network/dense/bias, network/dense/kernel: regul" in caplog.text
+    said = "network/dense/bias, network/dense/kernel: created without get_variable."
+    assert said in caplog.text
 
 
 def test_only_runs_with_own_parts_are_checked():
@@ -148,7 +157,9 @@ def _layer_of_keras(hidden, training):
 )
 def test_a_second_pass_with_other_variables_is_refused(settings):
     """An auxiliary loss would train a network that nobody evaluates or exports."""
-    with pytest.raises(checks.UserError, match="must be those of the first pass") as error:
+    with pytest.raises(
+        checks.UserError, match="a second pass over the network must create no"
+    ) as error:
         _build(_layer_of_keras, **settings)
     assert re.search(r"network/dense(_1)?/kernel", str(error.value))
 

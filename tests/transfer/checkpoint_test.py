@@ -126,11 +126,10 @@ def test_what_cannot_be_saved_is_one_line(values, name, message, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda kernel: kernel * np.nan, "'.*kernel' must be finite, got"),
-        (lambda kernel: np.where(kernel > 0, np.inf, kernel), "'.*kernel' must be finite, got"),
+        (lambda kernel: kernel * np.nan, "'.*kernel' must hold no NaN, got"),
         (lambda kernel: kernel.astype(np.int64), "'.*kernel' must hold float32, got 'int64'"),
     ],
-    ids=["NaN", "infinite", "whole numbers"],
+    ids=["NaN", "whole numbers"],
 )
 def test_values_that_would_spoil_a_run_are_refused(run, tmp_path, change, message):
     """A ReLU hides a NaN on a CPU, and a cast would round the weights to 0."""

@@ -96,6 +96,6 @@ def _draw_matrix(means: Mapping[tuple[str, str], float]) -> figures.Figure:
     unit = 10.0 ** (math.floor(math.log10(largest)) + 1) if largest else 1.0
     title = f"affinity of the row onto the column, in units of {unit:g} (alone: 0)"
     tasks = list(dict.fromkeys(name for pair in means for name in pair))
-    # `matrices.draw` crosses out pairs that no batch has measured.
+    # `matrices.draw` crosses out the diagonal, and pairs that no batch has measured.
     cells = [[means.get((source, onto), math.nan) / unit for onto in tasks] for source in tasks]
     return matrices.draw(title, tasks, tasks, cells, "from", "onto")

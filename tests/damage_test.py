@@ -95,7 +95,10 @@ def test_damage_is_one_line_of_every_verb(copy, file, how, verbs):
             _verbs(copy)[verb]()
         line = str(error.value)
         assert str(path) in line and "\n" not in line, verb
-        assert "damaged" in line or "has changed: name or put back the old file" in line, (verb, line)
+        assert "damaged" in line or "has changed: name or put back the old file" in line, (
+            verb,
+            line,
+        )
     assert not (copy / "export").exists()
 
 

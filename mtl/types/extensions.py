@@ -36,7 +36,7 @@ def refuse_misspelt(part: type) -> None:
       UserError: a method seems to be misspelt; the error names the similar method.
     """
     bases = [base for base in part.__mro__[1:] if base.__module__.startswith(_CALLERS)]
-    known = {name for base in bases for name in _list_public(base)}
+    known = set().union(*map(_list_public, bases))
     own = {name for name in _list_public(part) if callable(vars(part)[name])}
     # Names of one word, such as "save", resemble many names of other methods.
     missing = [name for name in known - own if "_" in name]

@@ -140,7 +140,13 @@ def _follow_macro(
 def _find_bindings(
     bindings: Sequence[gin_files.Binding], target: type | None, parameter: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of one parameter of a class; of all macros if `target` is None."""
+    """Return the bindings of a parameter; if `target` is None, return all macros.
+
+    Args:
+      bindings: all bindings of the gin files.
+      target: the class that has the parameter.
+      parameter: the name of the parameter; "" for macros.
+    """
     last = {binding.key: binding for binding in bindings}.values()  # Later ones override earlier.
     return [b for b in last if b.target is target and b.parameter == parameter]
 

@@ -58,7 +58,7 @@ def compute(
       {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
 
     Raises:
-      UserError: a loss is no tensor, or not in the shape of the weights of its rows.
+      UserError: a loss is not a tensor, or its shape or type differs from those of the weights.
     """
     losses_by_name = {}
     for part in parts:

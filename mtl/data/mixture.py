@@ -212,11 +212,8 @@ class Mixture(types.Source):
             streams.append(order.Epochs(rows, stream_seed, batch_size, is_shuffled))
             first += count
 
-        def make_order(dealt: shares.Shares) -> mixed_order.MixedOrder:
+        def make_order(dealt: shares.Shares, block_size: int = 1) -> mixed_order.MixedOrder:
             is_alternating = self.batches == ALTERNATING
-            # The rates of `ByLosses` are unknown for the steps of a whole block.
-            is_known = not isinstance(self.rates, moved_rates.ByLosses)
-            block_size = self._find_block(counts) if is_known else 1
             return mixed_order.MixedOrder(
                 streams, counts, dealt, batch_size, is_alternating, block_size
             )
@@ -231,17 +228,7 @@ class Mixture(types.Source):
             if self.rates is None
             else [self.rates[name] for name in counts]
         )
-        return make_order(mixed_order.make_shares(rates, size))
-
-    def _find_block(self, counts: Mapping[str, int]) -> int:
-        """Return the number of steps in which each source that alternates has several turns."""
-        rates: Sequence[Any] = _weigh_counts(counts, self.temperature)
-        if isinstance(self.rates, Mapping):
-            rates = [self.rates[name] for name in counts]
-        turns = float(len(counts))
-        if not any(map(callable, rates)):
-            turns = max(turns, sum(rates) / min(filter(None, rates)))
-        return min(math.ceil(_TURNS * turns), _LONGEST_BLOCK)
+        return make_order(mixed_order.make_shares(rates, size), _find_block(rates))
 
     @property
     def known_steps(self) -> int | None:
@@ -511,6 +498,14 @@ def _name_source(part: Part) -> Iterator[None]:
         word = next((word for word in _FIXES if word in text and "must be one of" in text), None)
         fix = _FIXES[word] if word else ""
         raise checks.UserError(f"Mixture.sources[{part.name!r}]: {text}{fix}") from error
+
+
+def _find_block(rates: Sequence[Any]) -> int:
+    """Return the number of steps in which each source that alternates has several turns."""
+    turns = float(len(rates))
+    if not any(map(callable, rates)):
+        turns = max(turns, sum(rates) / min(filter(None, rates)))
+    return min(math.ceil(_TURNS * turns), _LONGEST_BLOCK)
 
 
 def _weigh_counts(counts: Mapping[str, int], temperature: float) -> list[float]:

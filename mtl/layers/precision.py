@@ -112,15 +112,10 @@ def run_network(
             towers = network(inputs)
         float_towers = {task: tf.cast(tower, tf.float32) for task, tower in towers.items()}
         return types.Towers(float_towers, getattr(towers, "shared", ()))
-    terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     with _STEP.set(step), step.compile_network():
         network_inputs = {name: step.enter(value) for name, value in inputs.items()}
-        count = len(terms)
-        leave = outlets.change_losses(step.leave_added) if step.scale else contextlib.nullcontext()
-        with step.cast_variables(), leave:
+        with step.cast_variables(), step.leave_penalties():
             towers = network(network_inputs)
-        if step.scale is not None:
-            penalties.change_terms(count, step.leave_added)
         float_towers = {task: step.leave(tower) for task, tower in towers.items()}
     return types.Towers(float_towers, getattr(towers, "shared", ()))
 
@@ -227,8 +222,19 @@ class _Step:
         self._left.append(left)
         return left
 
-    def leave_added(self, value: tf.Tensor) -> tf.Tensor:
-        """Let a penalty or loss that the network adds leave the network, if it has not left it.
+    @contextlib.contextmanager
+    def leave_penalties(self) -> Iterator[None]:
+        """Let the penalties and losses that are added within the context leave the network."""
+        if self.scale is None:
+            yield
+            return
+        count = len(tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES))
+        with outlets.change_losses(self._leave_added):
+            yield
+        penalties.change_terms(count, self._leave_added)
+
+    def _leave_added(self, value: tf.Tensor) -> tf.Tensor:
+        """Let a penalty or loss leave the network, unless it has already left the network.
 
         Raises:
           UserError: only a part of the value has left the network, by `share_output`.

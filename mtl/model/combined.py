@@ -155,7 +155,7 @@ def build_metrics(
 
     Raises:
       UserError: a metric does not exist, its better direction is unknown, or a combined metric is
-        no scalar.
+        not a scalar tensor.
     """
     combined_metrics = {}
     for part in parts:

@@ -1,9 +1,10 @@
-"""Refuses a network of your own whose variables have updates that no step runs.
+"""Checks that each training step runs the updates of a network of your own.
 
 training.Training(made, "runs/a", on_start, observers=[*observers, own_updates.observe])
 
-A batch norm of Keras, called in a network of your own, creates ops that update its averages, and
-nothing runs these ops. `networks.KerasModel` and the layers of `mtl` add such ops to UPDATE_OPS.
+If your network calls a batch norm of Keras, the graph has ops that update the moving averages, but
+no training step runs these ops. `networks.KerasModel` and the layers of `mtl` add such ops to
+UPDATE_OPS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.step import replicas
-from mtl.tf_internals import keras_layers
+from mtl.tf_internals import graphs, keras_layers
 from mtl.variables import freezing
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ _ASSIGNING = re.compile(r"Assign(Add|Sub)?VariableOp|ResourceScatter\w+|Resource
 
 
 def observe(run: types.ObservedRun) -> OwnUpdates:
-    """Return the observer of a run with parts of your own."""
+    """Return an observer that checks the training steps of a run."""
     del run
     return OwnUpdates()
 
@@ -43,7 +44,7 @@ class OwnUpdates(types.RunObserver):
 
 
 class _RequireUpdates(types.StepExtension):
-    """Fails if an op of the step assigns to a variable, and the step does not run the op."""
+    """Fails if the step does not update a batch norm; warns of other updates it does not run."""
 
     suits_stacks = True
 
@@ -94,7 +95,7 @@ class _RequireUpdates(types.StepExtension):
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Check the ops of the pass, and return the op that runs them unchanged."""
-        is_run, assignments = _find_ancestors(moved), self._list_assignments()
+        is_run, assignments = graphs.find_ancestors(moved), self._list_assignments()
         idle = [op for op in assignments if op not in is_run]
         averages = [op.name for op in idle if op.inputs[0].op.name.endswith(_AVERAGES)]
         rule = "be run by the training step"
@@ -124,14 +125,3 @@ class _RequireUpdates(types.StepExtension):
 def _show_few(names: Collection[str]) -> str:
     few = sorted(names)[:_SHOWN]
     return ", ".join(few) + (", ..." if len(names) > _SHOWN else "")
-
-
-def _find_ancestors(operation: tf.Operation) -> set[tf.Operation]:
-    """Return all ops of a graph that run if an op runs."""
-    pending, found = [operation], set()
-    while pending:
-        current = pending.pop()
-        if current not in found:
-            found.add(current)
-            pending += [*current.control_inputs, *(tensor.op for tensor in current.inputs)]
-    return found

@@ -66,6 +66,21 @@ def find_gradient_sources(tensor: tf.Tensor, *sources: Sequence[tf.Tensor]) -> t
     return tuple(index in found for index in range(len(sources)))
 
 
+def find_ancestors(operation: tf.Operation) -> set[tf.Operation]:
+    """Return an op, and all ops of its graph that run before it.
+
+    Args:
+      operation: the op.
+    """
+    pending, found = [operation], set()
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending += [*current.control_inputs, *(tensor.op for tensor in current.inputs)]
+    return found
+
+
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
     """Return the operation with the name of a node, which may be in a loop or a branch.
 

@@ -21,6 +21,7 @@ from mtl import checks, deferred
 
 with deferred.imports():
     from mtl import serving, verbs
+    from mtl.data import file_settings
     from mtl.runs import kept_fields
     from mtl.tools import scoring
 
@@ -173,12 +174,15 @@ def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None)
 
 def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
+    settings = experiment and experiment.data.source
     if SAVED_MODEL.value and not experiment:
-        # Read the features of the model from its export.
-        spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
+        # The export says which features the model has, and how the run's files wrote them.
+        folder = scoring.find_newest(SAVED_MODEL.value)
+        spec = serving.spec_of(folder)
+        settings = file_settings.restore(serving.read_metadata(folder).get("files_of_run", []))
     return scoring.Reader(
         spec=spec,
-        settings=experiment and experiment.data.source,
+        settings=settings,
         batch_size=BATCH_SIZE.value,
         keep=KEEP.value,
         format_name=INPUT_FORMAT.value,

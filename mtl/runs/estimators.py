@@ -23,6 +23,7 @@ from mtl.runs import fitting, kept_fields
 from mtl.tf_internals import eager
 
 with deferred.imports():
+    from mtl.data import file_settings
     from mtl.runs import unknown_values
 
 
@@ -131,6 +132,10 @@ def build_exporter(
             features, _ = next(batches)
         return serving.hold_rows(features, data.spec)
 
+    def add_all_files(written: serving.Written) -> None:
+        serving.add_metadata(written.directory, files_of_run=file_settings.describe(data.source))
+        add_files(written)
+
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     is_pruned = len(experiment.model.pruning) > 0
     return serving.Exporter(
@@ -140,5 +145,5 @@ def build_exporter(
         read_rows,
         model_dir,
         is_pruned,
-        add_files,
+        add_all_files,
     )

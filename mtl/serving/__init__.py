@@ -6,7 +6,7 @@ serving.Serving.outputs = ["income/probability"]
 """
 
 from mtl.serving.exporter import AddFiles, Exporter, Written, or_warn
-from mtl.serving.metadata import spec_of
+from mtl.serving.metadata import add_metadata, read_metadata, spec_of
 from mtl.serving.optimized import AsTrained, Optimized
 from mtl.serving.rows import Rows, hold_rows, read_rows
 from mtl.serving.settings import Serving
@@ -20,9 +20,11 @@ __all__ = [
     "Rows",
     "Serving",
     "Written",
+    "add_metadata",
     "add_signatures",
     "hold_rows",
     "or_warn",
+    "read_metadata",
     "read_rows",
     "spec_of",
 ]

@@ -12,11 +12,11 @@ A text means the same in files of all formats: the lists, missing values and for
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mtl import checks
-from mtl.data import arrow, csv, frames, stored_rows
+from mtl.data import arrow, csv, file_settings, frames, stored_rows
 
 _Source = TypeVar("_Source")
 _CELL_SETTINGS = (
@@ -27,15 +27,6 @@ _CELL_SETTINGS = (
     "item_delimiter",
     "weight_delimiter",
 )
-
-
-def list_inner(source: Any) -> list[Any]:
-    """Return the innermost of nested sources, which describe files: several for a `Mixture`."""
-    parts = getattr(source, "sources", None)
-    if isinstance(parts, Mapping):
-        return [inner for part in parts.values() for inner in list_inner(part)]
-    inner = getattr(source, "source", None)
-    return [source] if inner is None else list_inner(inner)
 
 
 def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
@@ -51,7 +42,7 @@ def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
     Raises:
       UserError: a `Mixture` has several sources of the class, whose settings differ.
     """
-    sources = [inner for inner in list_inner(source) if isinstance(inner, kind)]
+    sources = [inner for inner in file_settings.list_inner(source) if isinstance(inner, kind)]
     return _choose(sources, _drop_files)
 
 
@@ -91,7 +82,7 @@ def find_cells(source: Any) -> csv.Csv:
     """
     cells = [
         inner if isinstance(inner, csv.Csv) else inner.cells
-        for inner in list_inner(source)
+        for inner in file_settings.list_inner(source)
         if isinstance(inner, (csv.Csv, arrow.Arrow, frames.Frames, stored_rows.StoredRows))
     ]
     return _choose(cells, _take_cell_settings) or frames.PLAIN_CSV

@@ -21,7 +21,7 @@ from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.checkpoints import training_files
-from mtl.data import arrow, files, pipeline
+from mtl.data import arrow, file_settings, files, pipeline
 from mtl.deferred import tf, tf1
 from mtl.features import unknown
 from mtl.files import checksums
@@ -29,7 +29,6 @@ from mtl.heads import base
 from mtl.runs import diagnosis, fitting
 from mtl.tools import scoring
 from mtl.tools.reports import splits as splits_lib
-from mtl.tools.scoring import run_source
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
@@ -97,7 +96,7 @@ def describe_input(
 
 def _find_lacking(data: pipeline.Pipeline, split: str) -> list[str]:
     """Return the names of labels that have no column in the files of a split."""
-    source, *_ = run_source.list_inner(data.source)
+    source, *_ = file_settings.list_inner(data.source)
     if isinstance(source, arrow.Arrow):
         schema, _ = arrow.open_file(files.named_by(source, split)[0])
         columns = arrow.find_columns(data.spec.label_fields, source.rename)

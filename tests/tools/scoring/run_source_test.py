@@ -1,6 +1,7 @@
 """A text means the same in further files of every format, whatever source the run reads."""
 
 import dataclasses
+import json
 
 import pandas as pd
 import pyarrow as pa
@@ -8,7 +9,17 @@ import pytest
 from pyarrow import feather, parquet
 
 from mtl import checks, spec
-from mtl.data import arrow, csv, examples, frames, mixture, pipeline, stored_rows, subset
+from mtl.data import (
+    arrow,
+    csv,
+    examples,
+    file_settings,
+    frames,
+    mixture,
+    pipeline,
+    stored_rows,
+    subset,
+)
 from mtl.tools import scoring
 from mtl.tools.scoring import run_source
 
@@ -71,9 +82,12 @@ def _parse(serialized):
 @pytest.mark.parametrize("run", SOURCES)
 def test_rows_to_predict_are_read_as_the_run_reads_texts(run, name, tmp_path):
     WRITERS[name](tmp_path / name)
-    reader = scoring.Reader(spec=SPEC, settings=SOURCES[run])
-    (chunk,) = reader.chunks([str(tmp_path / name)])
-    assert _parse(list(reader.parse(chunk).examples)) == EXPECTED
+    # An export describes the source as JSON, for predictions without the run.
+    description = json.dumps(file_settings.describe(SOURCES[run]))
+    for settings in (SOURCES[run], file_settings.restore(json.loads(description))):
+        reader = scoring.Reader(spec=SPEC, settings=settings)
+        (chunk,) = reader.chunks([str(tmp_path / name)])
+        assert _parse(list(reader.parse(chunk).examples)) == EXPECTED
 
 
 @pytest.mark.medium

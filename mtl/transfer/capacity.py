@@ -23,9 +23,9 @@ from mtl.files import storage
 from mtl.transfer import checkpoint
 from mtl.variables import averaging
 
-_KEYS, _TABLE, _SKETCH = "keys", "embedding", "sketch"
+_KEYS, _TABLE, _SKETCH, _SIZE = "keys", "embedding", "sketch", "size"
 # The variables with these names are beside the keys of a table, and move with the keys.
-_BESIDE = ("last_seen", "comings", "size", _SKETCH)
+_BESIDE = ("last_seen", "comings", _SIZE, _SKETCH)
 
 
 def find_keys(name: str, names: Iterable[str]) -> str | None:
@@ -63,6 +63,11 @@ def find_table(name: str, names: Iterable[str]) -> str:
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)
     return f"{name.rpartition('/')[0]}/{_TABLE}" if is_beside else name
+
+
+def find_counted_keys(name: str, names: Iterable[str]) -> str | None:
+    """Return the name of the keys that a variable counts; None for all other variables."""
+    return find_keys(name, names) if name.rpartition("/")[2] == _SIZE else None
 
 
 def is_sketch(name: str) -> bool:

@@ -12,23 +12,37 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mtl import checks
+from mtl import checks, types
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
+from mtl.variables import row_names
 
+_STEP = "global_step"
 _OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run makes them.
 
 
-def read_checkpoint(source: str) -> dict[str, np.ndarray]:
+class Values(dict[str, np.ndarray]):
+    """The values of a checkpoint, {variable: value}.
+
+    Attributes:
+      source: the checkpoint from which they were read, with the names of the rows of tables.
+    """
+
+    def __init__(self, values: Mapping[str, np.ndarray], source: source_lib.Source):
+        super().__init__(values)
+        self.source = source
+
+
+def read_checkpoint(source: str) -> Values:
     """Read all values of a checkpoint, of the latest in a model_dir, or of a SavedModel.
 
     Raises:
       UserError: the source has no checkpoint, or the checkpoint is damaged.
     """
     checkpoint = source_lib.open_source("source", source)
-    return {name: checkpoint.read_value(name) for name in checkpoint.shapes}
+    return Values({name: checkpoint.read_value(name) for name in checkpoint.shapes}, checkpoint)
 
 
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
@@ -39,31 +53,67 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     of a `WarmStart`. Without `global_step` in the values, the step of the checkpoint is 0.
 
     Args:
-      values: {variable: value}.
-      path: the path of the checkpoint, such as "runs/new/model.ckpt-0".
+      values: {variable: value}. With the `Values` of `read_checkpoint`, the tokens and classes of
+        rows are also written, so that a warm start can match rows by name.
+      path: the path of the checkpoint, such as "runs/new/model.ckpt-0". In the folder of a run, its
+        number must be `global_step`.
 
     Returns:
       The path of the checkpoint.
 
     Raises:
-      UserError: a name or value cannot be saved, or the path is a folder or a checkpoint of a run.
+      UserError: a name or value cannot be saved; the path is a folder or a checkpoint of a run; or
+        a variable has changed, but not its moving average, which a warm start would use.
     """
     arrays_by_name = _require_arrays(values)
     path = os.fspath(path)
     directory, name = os.path.split(path)
     checks.require(bool(name), "path", "end in the name of a checkpoint", path, "Add model.ckpt.")
-    _spare_runs(directory, path, arrays_by_name)
+    source = values.source if isinstance(values, Values) else None
+    if source:
+        _require_equal_averages(arrays_by_name, source)
+    if _is_run(directory):
+        _spare_run(directory, path, arrays_by_name)
+    elif source:
+        tf.io.gfile.makedirs(directory or ".")
+        row_names.save({k: _list_names(v) for k, v in source.named.items()}, directory)
     return replace_checkpoint(arrays_by_name, path)
 
 
-def _spare_runs(directory: str, path: str, values: Mapping[str, np.ndarray]) -> None:
-    """Fail if a checkpoint would spoil a run, in whose folder or subfolder its path is."""
+def _require_equal_averages(values: Mapping[str, np.ndarray], source: source_lib.Source) -> None:
+    """Fail if a variable has changed since it was read, but not its average."""
+    for name in values.keys() & source.shapes.keys():
+        average = source.trained_name(name)
+        if average != name and average in values:
+            is_same, is_average_same = (
+                np.array_equal(values[key], source.read_value(key)) for key in (name, average)
+            )
+            if is_average_same and not is_same:
+                raise checks.UserError(
+                    f"values[{name!r}] has changed, but not its average, values[{average!r}], "
+                    "which warm starts and predictions use. Change both."
+                )
+
+
+def _list_names(names: types.RowNames) -> types.RowNames:
+    """Return names without their file, which lies beside the old checkpoint."""
+    return names._replace(names=tuple(row_names.read_names(names)), first=0, last=None)
+
+
+def _is_run(directory: str) -> bool:
+    """Return True if a folder belongs to a run: the model_dir, or the folder of its best."""
     is_best = os.path.basename(directory) == "best"
     folder = os.path.dirname(directory) if is_best else directory
-    if not all(tf.io.gfile.glob(os.path.join(folder, pattern)) for pattern in _OF_RUN):
-        return
+    return all(tf.io.gfile.glob(os.path.join(folder, pattern)) for pattern in _OF_RUN)
+
+
+def _spare_run(directory: str, path: str, values: Mapping[str, np.ndarray]) -> None:
+    """Fail if a checkpoint in the folder of a run would spoil the run."""
     rule = "name a new checkpoint, not one that a run has saved"
     checks.require(not run_directory.is_checkpoint(path), "path", rule, path)
+    ending = f"-{int(values.get(_STEP, 0))}"
+    rule = f"end in {ending}, as values[{_STEP!r}] is the step of the checkpoint"
+    checks.require(path.endswith(ending), "path", rule, path, "Set both to the same step.")
     latest = run_directory.find_latest(directory)
     if latest is not None:
         missing = sorted(dict(tf.train.list_variables(latest)).keys() - values.keys())
@@ -101,7 +151,7 @@ def replace_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     Returns:
       The path of the checkpoint.
     """
-    values = {"global_step": np.zeros([], np.int64), **values}
+    values = {_STEP: np.zeros([], np.int64), **values}
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")
     arrays = [np.asarray(value) for value in values.values()]

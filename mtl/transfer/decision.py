@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from mtl.transfer import capacity, plan
 from mtl.transfer import source as source_lib
 from mtl.variables import averaging, patterns, pruned
 from mtl.variables import row_names as row_names_lib
+
+# Variables in which a run notes its own steps, as `features.Growing` and `StreamedFrequency` do.
+_STEPS = ("/last_seen", "/frequency/step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +59,47 @@ class Decision:
         old = self._name_there(name)
         if capacity.is_sketch(name) and self.source.shapes.get(old) != list(self.shapes[name]):
             return entry(outcome="initialised", why="the source lacks one of this size")
-        if old not in self.source.shapes:
-            self._check_rename(name, old)
-            return entry(outcome="initialised", why="the source lacks it")
+        if old in self.source.shapes:
+            return self._warm(entry, name, old)
+        keys = capacity.find_counted_keys(old, self.source.shapes)
+        if keys:  # An export has only the keys.
+            return entry(outcome="warmed", why="counted from its keys", source=keys, is_count=True)
+        self._check_rename(name, old)
+        return entry(outcome="initialised", why="the source lacks it")
+
+    def _warm(self, entry: Callable[..., plan.Entry], name: str, old: str) -> plan.Entry:
+        """Return the decision about a variable that the source has under the name `old`."""
         rows = self._rows_by_key(name, old) or self._match_rows(name, old)
         outcome, reasons = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
             reasons.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
         # Optimizer state fits the weights themselves, not their average.
-        source_name = old if self.settings.slots else self.source.trained_name(old)
-        if source_name != old:
-            reasons.append("its average")
-        return entry(outcome=outcome, why="; ".join(reasons), source=source_name, rows=rows)
+        source = old if self.settings.slots else self.source.trained_name(old)
+        reasons += ["its average"] if source != old else []
+        is_unnamed = self._is_unnamed(name, old)
+        why = "rows keep their places, because the source does not name them"
+        reasons += [why] if is_unnamed else []
+        return entry(
+            outcome=outcome,
+            why="; ".join(reasons),
+            source=source,
+            rows=rows,
+            offset=self._find_offset(name),
+            is_unnamed=is_unnamed,
+        )
+
+    def _find_offset(self, name: str) -> int:
+        """Return the offset that lets steps of the source count from the first step of this run."""
+        step = tf.compat.v1.GraphKeys.GLOBAL_STEP
+        has_steps = name.endswith(_STEPS) and step in self.source.shapes
+        return -int(self.source.read_value(step)) if has_steps else 0
+
+    def _is_unnamed(self, name: str, old: str) -> bool:
+        """Return True if the rows of a variable have names in this run, but not in the source."""
+        names = row_names_lib.find_row_names(self.named, name)
+        if names is None or is_optimizers(name, self.shapes) or self._row_names_there(name, old):
+            return False
+        return names.are_grouped or row_names_lib.fit_shape(names, list(self.shapes[name]))
 
     def _check_rename(self, name: str, old: str) -> None:
         """Check that the source has the name to which `rename` leads."""
@@ -154,6 +186,7 @@ class Decision:
                 old_shape, their_names.axis % len(old_shape)
             ):
                 return self._rows_by_name(name, old, our_names, their_names)
+        self._require_equal_order(name, our_names, their_names)
         self._require_equal_shapes(name, shape, old_shape)
         return None
 
@@ -176,6 +209,23 @@ class Decision:
             fix = "Set Pruning.granularity as in the source, or exclude the weights that it cuts."
         rule = f"have its shape {shape} in {self.source.path} too"
         checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
+
+    def _require_equal_order(
+        self, name: str, our_names: types.RowNames | None, their_names: types.RowNames | None
+    ) -> None:
+        """Check the order of classes if fewer weights than classes describe all of them.
+
+        A `Binary` or `Ordinal` head would predict the reverse with the classes in another order.
+        """
+        if not our_names or not their_names or our_names.axis != -1 or not self.shapes[name]:
+            return
+        our_classes, their_classes = map(row_names_lib.read_names, (our_names, their_names))
+        is_moved = our_classes != their_classes and set(our_classes) == set(their_classes)
+        rule = f"have the order of classes in {self.source.path}, {', '.join(their_classes[:9])}"
+        fix = "Exclude it with WarmStart.exclude, or change the order here."
+        is_of_classes = self.shapes[name][-1] in (1, len(our_classes) - 1)
+        where = f"variable {name!r}"
+        checks.require(not (is_moved and is_of_classes), where, rule, our_classes[:9], fix)
 
     def _require_equal_groups(
         self, name: str, our_names: types.RowNames, their_names: types.RowNames

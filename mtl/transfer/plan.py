@@ -7,7 +7,7 @@ print(transfer_plan.table())                             # one line for each var
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -47,6 +47,9 @@ class Entry:
       why: the reason in words.
       source: the name of the saved variable; None if the variable gets no saved value.
       rows: which saved row each row gets; None if all rows keep their places.
+      offset: added to the saved value; steps of the source become negative, before this run.
+      is_count: True if the value is the number of keys in the saved variable.
+      is_unnamed: True if this run names the rows, but the source does not.
     """
 
     name: str
@@ -55,6 +58,9 @@ class Entry:
     why: str = ""
     source: str | None = None
     rows: Rows | None = None
+    offset: int = 0
+    is_count: bool = False
+    is_unnamed: bool = False
 
     @property
     def saved(self) -> str:
@@ -102,12 +108,18 @@ class Plan:
         outcomes = ", ".join(
             f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]
         )
-        new = [entry.name for entry in self.entries if entry.outcome == "initialised"]
-        names_by_rows = [entry.name for entry in self.entries if entry.rows is not None]
         parts = [f"Warm start from {self.source.path}: {outcomes}"]
-        parts += [f"initialised: {_shorten_names(new)}"] if new else []
-        parts += [f"rows by name: {_shorten_names(names_by_rows)}"] if names_by_rows else []
+        parts += self._list_names("initialised", lambda entry: entry.outcome == "initialised")
+        parts += self._list_names("rows by name", lambda entry: entry.rows is not None)
+        title = "rows by position, as the source lacks their names"
+        parts += self._list_names(title, lambda entry: entry.is_unnamed)
         return "; ".join(parts)
+
+    def _list_names(self, title: str, is_listed: Callable[[Entry], bool]) -> list[str]:
+        """Return a part of `summary` with the names of at most three variables; [] for none."""
+        names = [entry.name for entry in self.entries if is_listed(entry)]
+        rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return [f"{title}: {', '.join(names[:3])}{rest}"] if names else []
 
     def table(self) -> str:
         """Return a table with a row for each variable, and for unused variables of the source."""
@@ -120,8 +132,3 @@ class Plan:
             ("not used", name, str(list(self.source.shapes[name])), "") for name in unused_names
         ]
         return "\n".join([self.summary(), "", *aligned.align_columns(rows)])
-
-
-def _shorten_names(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest

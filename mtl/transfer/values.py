@@ -86,7 +86,7 @@ def _read_value(source: source_lib.Source, entry: plan.Entry, dtype: tf.DType) -
         checks.require(is_float, where, f"hold {dtype.base_dtype.name}", value.dtype.name)
         has_nan = bool(np.isnan(value).any())
         checks.require(not has_nan, where, "hold no NaN", f"{np.isnan(value).sum():,} of them")
-    return value
+    return np.asarray(np.count_nonzero(value)) if entry.is_count else value + entry.offset
 
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
@@ -111,7 +111,8 @@ def _is_written(transfer_plan: plan.Plan, entry: plan.Entry, dtype: tf.DType) ->
     source = transfer_plan.source
     # A table may have 16 bits in one run and 32 bits in the other.
     has_other_type = source.dtype(entry.saved) != dtype.base_dtype
-    return entry.rows is not None or source.is_behind(entry.saved) or has_other_type
+    is_moved = entry.rows is not None or entry.is_count or entry.offset != 0
+    return is_moved or source.is_behind(entry.saved) or has_other_type
 
 
 def _rows_path(model_dir: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from mtl import distribution, features, heads, networks, verbs
+from mtl import distribution, features, heads, networks, transfer, verbs
 from mtl.data import drawn_items, whole_groups
 from tests import tiny
 
@@ -83,7 +83,14 @@ def test_drawn_items_and_frequencies_are_the_same_after_a_stop_and_in_parts(tmp_
     assert len(state) == 3
     for name in state:
         np.testing.assert_array_equal(parts[name], expected[name], err_msg=name)
-    assert expected["head/found/frequency/step"][:-1].max() == 8
+    last_steps = expected["head/found/frequency/step"][:-1]
+    assert last_steps.max() == 8
+    # In a run that starts from this one, the gaps between steps go on: the old steps lie before 0.
+    start = transfer.WarmStart(source=str(tmp_path / "replicas"))
+    made = make_towers(settings=STREAMED, train_steps=1)
+    tiny.train(dataclasses.replace(made, warm_start=start), tmp_path / "warm")
+    started = tiny.variables(tmp_path / "warm", 0)["head/found/frequency/step"]
+    np.testing.assert_array_equal(started[:-1], last_steps - 8)
 
 
 def test_two_towers_learn_and_are_exported(tmp_path):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from mtl import checks, transfer, verbs
 from mtl.checkpoints import run_directory
-from mtl.variables import freezing
+from mtl.variables import averaging, freezing, row_names
 from tests import tiny
 
 
@@ -36,7 +36,6 @@ def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
     for name, value in values.items():
         np.testing.assert_array_equal(again[name], value)
         assert again[name].dtype == value.dtype
-    tf.io.gfile.copy(f"{run}/row_names.json", str(tmp_path / "edited" / "row_names.json"))
     before = list(verbs.predict(tiny.make(), run))
     made = tiny.make()
     for name in tf.io.gfile.listdir(f"{run}/statistics"):
@@ -94,13 +93,40 @@ def test_a_checkpoint_of_a_run_is_not_replaced(run, tmp_path):
     transfer.checkpoint.replace_checkpoint(transfer.read_checkpoint(run), best)
     with pytest.raises(checks.UserError, match="path must name a new checkpoint, not one that a"):
         transfer.write_checkpoint({"w": np.zeros(2)}, pathlib.Path(best))
+    with pytest.raises(checks.UserError, match="path must end in -10, as values.'global_step'. is"):
+        transfer.write_checkpoint(transfer.read_checkpoint(run), f"{run}/model.ckpt-99")
     with pytest.raises(checks.UserError, match="values must hold every variable of the run"):
-        transfer.write_checkpoint({"w": np.zeros(2)}, f"{run}/model.ckpt-99")
+        transfer.write_checkpoint({"w": np.zeros(2), "global_step": 99}, f"{run}/model.ckpt-99")
     assert tf.train.latest_checkpoint(run) == path
     assert len(transfer.read_checkpoint(run)) > 5 and len(transfer.read_checkpoint(best)) > 5
     for value in (1.0, 2.0):  # A script may run twice.
         transfer.write_checkpoint({"w": np.full(2, value)}, str(tmp_path / "model.ckpt"))
     assert transfer.read_checkpoint(str(tmp_path))["w"].tolist() == [2, 2]
+
+
+@pytest.mark.medium
+def test_what_was_edited_keeps_the_names_of_rows(run, tmp_path):
+    transfer.write_checkpoint(transfer.read_checkpoint(run), str(tmp_path / "model.ckpt"))
+    saved, edited = row_names.load(run), row_names.load(str(tmp_path))
+    assert saved.keys() == edited.keys() and len(saved) > 1
+    for scope, names in saved.items():
+        assert row_names.read_names(edited[scope]) == row_names.read_names(names)
+        assert edited[scope].axis == names.axis
+
+
+@pytest.mark.medium
+def test_an_edit_that_the_average_would_hide_is_refused(tmp_path):
+    made = tiny.make(train_steps=3)
+    update = dataclasses.replace(made.model.update, average=averaging.ExponentialAverage())
+    model = dataclasses.replace(made.model, update=update)
+    tiny.train(dataclasses.replace(made, model=model), tmp_path / "run")
+    values = transfer.read_checkpoint(str(tmp_path / "run"))
+    bias, path = "head/size/logits/bias", str(tmp_path / "edited" / "model.ckpt")
+    values[bias] = values[bias] + 3
+    with pytest.raises(checks.UserError, match=f"'{bias}'. has changed, but not its average, "):
+        transfer.write_checkpoint(values, path)
+    values[f"{bias}/average"] = values[bias]
+    transfer.write_checkpoint(values, path)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,30 @@ def test_columns_of_the_last_layer_follow_their_classes(source, tmp_path):
     assert values["beta1_power"] == saved["beta1_power"]
 
 
+def test_classes_in_another_order_are_refused_if_weights_describe_them_together(tmp_path):
+    """With the weights as they are, the head would predict the reverse."""
+    made = tiny.make(train_steps=1)
+    first, reverse = (
+        [heads.Ordinal(name="kind", classes=list(classes))] for classes in ("012", "210")
+    )
+    model = dataclasses.replace(made.model, heads=first)
+    tiny.train(dataclasses.replace(made, model=model), tmp_path / "source")
+    message = r"variable 'head/kind/\w+.*' must have the order of classes in .*, 0, 1, 2, got \['2'"
+    with pytest.raises(checks.UserError, match=message):
+        _start(_with(made, reverse, source=str(tmp_path / "source")), tmp_path / "run")
+
+
+def test_rows_without_names_in_the_source_are_told(source, tmp_path):
+    values = dict(transfer.read_checkpoint(str(source)))  # As from another program.
+    transfer.write_checkpoint(values, str(tmp_path / "edited" / "model.ckpt"))
+    made = _with(tiny.make(), source=str(tmp_path / "edited"))
+    _start(made, tmp_path)
+    why = "rows keep their places, because the source does not name them"
+    assert _outcomes(tmp_path)[WORDS] == _outcomes(tmp_path)[KIND] == ("warmed", why)
+    line = (tmp_path / "warm_start.txt").read_text().splitlines()[0]
+    assert "; rows by position, as the source lacks their names: " in line and WORDS in line
+
+
 def test_names_of_rows_can_be_given(source, tmp_path):
     named = tmp_path / "old.txt"
     named.write_text("blue\nred\nteal\n")

@@ -18,7 +18,13 @@ from mtl.features.history import History
 from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
-from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
+from mtl.features.statistics import (
+    Statistics,
+    adopt_statistics,
+    list_differing,
+    load_statistics,
+    seal_statistics,
+)
 from mtl.features.text import Text
 from mtl.features.time_parts import DaysSince, TimeParts
 from mtl.features.unified import Unified
@@ -49,6 +55,7 @@ __all__ = [
     "fit_columns",
     "grow_tables",
     "list_growing_tables",
+    "list_differing",
     "load_statistics",
     "missing_statistics",
     "seal_statistics",

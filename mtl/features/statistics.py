@@ -9,6 +9,7 @@ fitted.for_column("numeric_age")                         # {"mean": [38.6], "std
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -132,13 +133,33 @@ def seal_statistics(directory: str) -> None:
     checksums.seal(path, _FIX)
 
 
-def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
-    """Copy the statistics of some columns from another run, for a warm start.
+def list_differing(names: Sequence[str], source: str, directory: str) -> list[str]:
+    """List the columns or tables whose statistics differ from those of another run.
+
+    Args:
+      names: the columns or tables.
+      source: the folder of the other run's statistics; without it, nothing differs.
+      directory: the folder of this run's statistics.
+    """
+    other, current = load_statistics(source).entries, load_statistics(directory).entries
+    # As text, because NaN differs from itself.
+    texts = {
+        name: [json.dumps(entries.get(name), sort_keys=True) for entries in (other, current)]
+        for name in names
+    }
+    return [name for name, (old, new) in texts.items() if other and old != new]
+
+
+def adopt_statistics(
+    names: Sequence[str], source: str, directory: str, fix: str = "Copy the settings of the column."
+) -> None:
+    """Copy the statistics of some columns from another run.
 
     Args:
       names: the columns or tables.
       source: the folder of the other run's statistics.
       directory: the folder of this run's statistics.
+      fix: the advice if the settings differ.
 
     Raises:
       UserError: the run in `source` has no statistics of one of the names, or fitted them with
@@ -148,7 +169,6 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     for name in names:
         is_same = other.entries.get(name, {}).get("fitted") == current.for_column(name)["fitted"]
         rule = f"have equal settings in {source}"
-        fix = "Set WarmStart.statistics = False, or copy the settings of the column."
         checks.require(is_same, f"features.{name}", rule, other.entries.get(name), fix)
         entry = other.for_column(name)
         vectors = entry.get("vectors")  # Vectors lie in several files.

@@ -2,7 +2,7 @@
 
 Besides, the statistics of the training split hold the baselines of combined metrics.
 
-fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
+fitting.fit_statistics(data, model, None, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
 """
 
@@ -16,6 +16,7 @@ from mtl.checkpoints import run_directory
 from mtl.data import eager_pass, pipeline
 from mtl.model import combined
 from mtl.runs import diagnosis, plausibility
+from mtl.transfer import refit
 
 
 def load_statistics(model_dir: str) -> features_lib.Statistics:
@@ -30,7 +31,7 @@ def load_statistics(model_dir: str) -> features_lib.Statistics:
 def fit_statistics(
     data: pipeline.Pipeline,
     model: model_lib.MultiTaskModel,
-    warm_start: transfer.WarmStart | None,
+    source: transfer.WarmStart | refit.Refit | None,
     model_dir: str,
     look: plausibility.Look | None = None,
 ) -> None:
@@ -42,8 +43,7 @@ def fit_statistics(
     Args:
       data: the pipeline.
       model: the model, whose columns and heads are fitted.
-      warm_start: names another run that supplies first values and maybe statistics; None without a
-        warm start.
+      source: names another run that supplies first values and maybe statistics; None without one.
       model_dir: the folder of the run.
       look: checks the labels and columns of the batches that the fit reads; None checks nothing.
 
@@ -70,8 +70,8 @@ def fit_statistics(
             look.finish()
     features_lib.seal_statistics(directory)
     combined.keep_baselines(model.combined_metrics, directory, is_new)
-    if warm_start and is_new:
-        warm_start.take_statistics(directory, model.columns)
+    if source and is_new:
+        source.take_statistics(directory, model.columns)
 
 
 def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:

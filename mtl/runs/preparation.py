@@ -99,7 +99,8 @@ def _fit_statistics(
     """Write the statistics of the training split, and check its labels."""
     data, model = experiment.data, experiment.model
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
-    fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
+    source = experiment.warm_start or experiment.refit
+    fitting.fit_statistics(data, model, source, model_dir, look)
     look.require_labels()
     return look
 
@@ -151,6 +152,9 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
         return True
     transfer.forget_warm_start(model_dir)
     if experiment.warm_start:
+        if types.read_member(model.network, types.Network, "starts_from_run"):
+            statistics = os.path.join(model_dir, "statistics")
+            experiment.warm_start.require_statistics(statistics, model.columns)
         with open_plan(experiment.warm_start, data, model, run, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
     return False

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from mtl import checks, deferred, heads, model, types
+from mtl import features as features_lib
 from mtl.checkpoints import mismatch, run_directory
 from mtl.deferred import tf, tf1
 from mtl.features import Statistics
@@ -29,6 +30,7 @@ from mtl.files import storage
 from mtl.heads import calibrated
 from mtl.heads import slices as slices_lib
 from mtl.monitoring import doubts
+from mtl.transfer import source as source_lib
 from mtl.variables import patterns
 
 with deferred.imports():
@@ -101,6 +103,25 @@ class Refit(abc.ABC):
 
     balances: ClassVar[bool] = False
     """True if the method corrects unequal shares of classes, so training must not do so, too."""
+
+    def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
+        """Copy the statistics of columns from the source, whose tables and moments stay in use.
+
+        Without statistics beside the source, the statistics of the training split stay.
+
+        Args:
+          directory: the folder of this run's statistics.
+          columns: the columns of this run.
+
+        Raises:
+          UserError: there is no source, or it computed the statistics with other settings.
+        """
+        where = f"{type(self).__name__}.source"
+        source = source_lib.open_source(where, self._find_checkpoint()).directory
+        statistics = os.path.join(source, "statistics")
+        if tf.io.gfile.isdir(statistics):
+            names = [name for column in columns for name in column.accumulators()]
+            features_lib.adopt_statistics(names, statistics, directory)
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
@@ -249,13 +270,7 @@ class Refit(abc.ABC):
 
     def _restore_source(self, session: tf.compat.v1.Session) -> None:
         """Restore the variables of the graph from the source."""
-        where = f"{type(self).__name__}.source"
-        storage.require_plain(where, self.source)
-        is_checkpoint = tf.io.gfile.exists(self.source + ".index")
-        checkpoint = self.source if is_checkpoint else run_directory.find_latest(self.source)
-        rule = "be a checkpoint, or a model_dir that holds one"
-        if checkpoint is None:
-            checks.fail(where, rule, self.source, "Train it first.")
+        checkpoint = self._find_checkpoint()
         saved_shapes = dict(tf.train.list_variables(checkpoint))
         graph_shapes = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         restored_shapes = {
@@ -263,6 +278,17 @@ class Refit(abc.ABC):
         }
         mismatch.require_same(checkpoint, restored_shapes, graph_shapes)
         average_saver.Saver().restore(session, checkpoint)
+
+    def _find_checkpoint(self) -> str:
+        """Return the checkpoint of the source; fail if there is none."""
+        where = f"{type(self).__name__}.source"
+        storage.require_plain(where, self.source)
+        is_checkpoint = tf.io.gfile.exists(self.source + ".index")
+        checkpoint = self.source if is_checkpoint else run_directory.find_latest(self.source)
+        rule = "be a checkpoint, or a model_dir that holds one"
+        if checkpoint is None:
+            checks.fail(where, rule, self.source, "Train it first.")
+        return checkpoint
 
     def _find_layer(self, task: str) -> list[tf.Variable]:
         """Return the kernel and the bias of a head."""

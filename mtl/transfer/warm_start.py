@@ -130,9 +130,28 @@ class WarmStart:
           UserError: the source has no statistics, or computed them with other settings.
         """
         if self.statistics:
-            run = source_lib.open_source("WarmStart.source", self.source).directory
+            fix = "Set WarmStart.statistics = False, or copy the settings of the column."
             names = [name for column in columns for name in column.accumulators()]
-            features_lib.adopt_statistics(names, os.path.join(run, "statistics"), directory)
+            features_lib.adopt_statistics(names, self._find_statistics(), directory, fix)
+
+    def require_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
+        """Fail if columns have other statistics than in the source, and so give other inputs.
+
+        Args:
+          directory: the folder of this run's statistics.
+          columns: the columns of this run.
+
+        Raises:
+          UserError: the statistics of a column differ.
+        """
+        names = [name for column in columns for name in column.accumulators()]
+        differing = features_lib.list_differing(names, self._find_statistics(), directory)
+        rule = f"be True, because old tasks need the statistics of {', '.join(differing[:3])} there"
+        checks.require(not differing, "WarmStart.statistics", rule, self.statistics)
+
+    def _find_statistics(self) -> str:
+        run = source_lib.open_source("WarmStart.source", self.source).directory
+        return os.path.join(run, "statistics")
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
         """Log and write the plan of a warm start, and write the values of moved rows.

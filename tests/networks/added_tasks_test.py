@@ -333,6 +333,28 @@ def test_a_task_that_finds_no_free_weight_is_refused(is_packed, tmp_path):
 
 
 @pytest.mark.medium
+def test_tasks_of_before_need_the_statistics_of_before(stages, tmp_path):
+    """With other rows, the means and words of the inputs differ, which no frozen weight undoes."""
+    root, first, second = stages
+    train = {**tiny.SPLITS["train"], "x": tiny.SPLITS["train"]["x"] + 5}
+    source = tiny.Rows(splits={**tiny.SPLITS, "train": train})
+    second = dataclasses.replace(second, data=dataclasses.replace(second.data, source=source))
+    message = (
+        "WarmStart.statistics must be True, because old tasks need the statistics of numeric_x"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        verbs.train(second, str(tmp_path / "run"))
+    warm = dataclasses.replace(second.warm_start, statistics=True)
+    second = dataclasses.replace(second, warm_start=warm)
+    verbs.train(second, str(tmp_path / "again"))
+    before = list(verbs.predict(first, str(root / "first")))
+    after = list(verbs.predict(second, str(tmp_path / "again")))
+    for one, other in zip(before, after, strict=True):
+        for name, value in one.items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+@pytest.mark.medium
 def test_a_run_that_adds_a_task_needs_one_to_add_it_to(tmp_path):
     for made in (_pack(tiny.LABELS, 0.3), tiny.make(network=_part())):
         with pytest.raises(checks.UserError, match="Experiment.warm_start must be set, because"):

@@ -148,6 +148,20 @@ def test_what_is_served_holds_the_shift_after_training_and_not_that_of_training(
     np.testing.assert_allclose(layer(tmp_path / "after")[1], bias - 2 * np.log(shares), rtol=1e-5)
 
 
+def test_it_reads_inputs_with_the_statistics_of_the_source(source, tmp_path):
+    """A later training split has other means."""
+    made = make(refit.LogitAdjusted(task="kind", source=str(source)))
+    splits = made.data.source.splits
+    train = {**splits["train"], "x": splits["train"]["x"] * 2 + 5}
+    later = dataclasses.replace(made.data.source, splits={**splits, "train": train})
+    made = dataclasses.replace(made, data=dataclasses.replace(made.data, source=later))
+    verbs.train(made, str(tmp_path / "run"))
+    before = list(verbs.predict(make(), str(source)))
+    after = list(verbs.predict(made, str(tmp_path / "run")))
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(new["sign/probability"], old["sign/probability"])
+
+
 def test_it_is_done_once(source, tmp_path, caplog):
     caplog.set_level("INFO")
     part = refit.LogitAdjusted(task="kind", source=str(source))

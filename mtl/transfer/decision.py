@@ -128,15 +128,20 @@ class Decision:
 
     def _reason_to_exclude(self, name: str, is_included: bool) -> str:
         """Return the reason why patterns leave out a variable; "" if they include it."""
+        names = (name, find_owner(name, self.shapes))  # A slot follows its variable.
         for pattern in self.settings.exclude:
-            if patterns.matches(pattern, name):
+            if any(patterns.matches(pattern, part) for part in names):
                 return f"excluded by {pattern!r}"
         for pattern in self.settings.include:
-            is_included |= patterns.matches(pattern, name)
+            is_included |= any(patterns.matches(pattern, part) for part in names)
         return "" if is_included else "not included"
 
     def _name_there(self, name: str) -> str:
+        """Return the name in the source; masks and slots keep the variable to which they belong."""
+        owner = find_owner(name, self.shapes)
         for pattern, replacement in self.settings.rename.items():
+            if patterns.matches(pattern, owner):
+                return re.sub(pattern, replacement, owner) + name.removeprefix(owner)
             if patterns.matches(pattern, name):
                 return re.sub(pattern, replacement, name)
         return name
@@ -259,10 +264,20 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
       name: the name of a variable.
       names: the names of all variables, as the keys of a map. `global_step` is not optimizer state.
     """
+    is_counter = "/" not in name and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
+    return is_counter or find_owner(name, names) != name
+
+
+def find_owner(name: str, names: Mapping[str, Any]) -> str:
+    """Return the variable to which "<variable>/<slot>" belongs; `name` itself for no slot.
+
+    Args:
+      name: the name of a variable.
+      names: the names of all variables, as the keys of a map.
+    """
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
-    is_counter = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
-    return is_counter or any(owner in names for owner in owners)
+    return next((owner for owner in owners if owner in names), name)
 
 
 def _other_sizes(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:

@@ -385,6 +385,19 @@ def test_a_new_task_starts_from_the_tower_of_another(source, tmp_path):
     np.testing.assert_array_equal(values[new], plain[new])
 
 
+def test_masks_and_slots_follow_their_variable(source, tmp_path):
+    """Patterns that end in $ match the variable, but not the names of its slots."""
+    first, second = (f"head/{task}/logits/kernel" for task in ("sign", "size"))
+    settings = {"rename": {f"^{first}$": second}, "exclude": [f"^{KIND}$"], "slots": True}
+    made = _with(tiny.make(), source=str(source), **settings)
+    values, plain = _start(made, tmp_path)
+    saved = tiny.variables(source)
+    for slot in ("", "/Adam", "/Adam_1"):
+        np.testing.assert_array_equal(values[first + slot], saved[second + slot])
+        np.testing.assert_array_equal(values[KIND + slot], plain[KIND + slot])
+    assert np.abs(saved[f"{KIND}/Adam"]).max() > 0
+
+
 def test_statistics_of_the_source(source, tmp_path):
     splits = _words("violet", "red", "green", "grey")
     splits["train"]["x"] = splits["train"]["x"] * 9 + 5

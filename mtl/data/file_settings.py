@@ -7,6 +7,7 @@ source = file_settings.restore(entries)                     # for new files with
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ def describe(source: Any) -> list[dict[str, Any]]:
       settings}, or {"cells": settings} for rows from memory. Settings with default values are left
       out.
     """
-    entries = []
+    entries: list[dict[str, Any]] = []
     for inner in list_inner(source):
         if isinstance(inner, csv.Csv):
             entries.append({"csv": _list_changes(inner)})
@@ -46,7 +47,8 @@ def describe(source: Any) -> list[dict[str, Any]]:
             entries.append({"arrow": {**changes, "cells": _list_changes(inner.cells)}})
         elif isinstance(getattr(inner, "cells", None), csv.Csv):
             entries.append({"cells": _list_changes(inner.cells)})
-    return entries
+    # Lists in place of tuples, so that entries are equal to entries that were read from a file.
+    return json.loads(json.dumps(entries))
 
 
 def restore(entries: Sequence[Mapping[str, Any]]) -> Any:
@@ -68,13 +70,12 @@ def restore(entries: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _list_changes(source: Any) -> dict[str, Any]:
-    """Return the settings of a source that differ from their defaults, as JSON values."""
+    """Return the settings of a source that differ from their defaults."""
     changes = {}
     for field in dataclasses.fields(source):
         value = getattr(source, field.name)
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        if field.name not in _LEFT_OUT and field.name != "cells" and value != default:
-            is_list = isinstance(value, Sequence) and not isinstance(value, str)
-            changes[field.name] = list(value) if is_list else value
+        if field.name not in (*_LEFT_OUT, "cells") and value != default:
+            changes[field.name] = value
     return changes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 
+from mtl import checks
 from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.serving import versions
@@ -17,6 +18,7 @@ from mtl.serving import versions
 FOLDER = "deploy"
 _MODELS = "models.config"
 _STABLE = re.compile(r'key: "stable"\s+value: (\d+)')
+_NAME = re.compile(r'^ *name: "([^"]+)"', re.MULTILINE)
 
 _MODELS_CONFIG = """\
 # The served versions, and the labels that clients use. The server reads this file again every
@@ -137,12 +139,34 @@ def stable(folder: str) -> int | None:
       The number of the version with the label stable; None if models.config, the label or the
       version is missing.
     """
+    match = _STABLE.search(_read_models(folder))
+    return int(match[1]) if match and int(match[1]) in versions.list_versions(folder) else None
+
+
+def require_name(folder: str, name: str) -> None:
+    """Fail if the files for a server in `folder/deploy` serve a model of another name.
+
+    Args:
+      folder: the folder of the versions.
+      name: the name of the model for clients.
+
+    Raises:
+      UserError: models.config has another name.
+    """
+    match, deploy = _NAME.search(_read_models(folder)), os.path.join(folder, FOLDER)
+    if match and match[1] != name:
+        rule = f"be the name of the model in {os.path.join(deploy, _MODELS)}, {match[1]!r}"
+        fix = f"Choose another folder, or delete {deploy} to rename the model."
+        checks.fail("Serving.model_name", rule, name, fix)
+
+
+def _read_models(folder: str) -> str:
+    """Return the text of models.config; "" if it does not exist."""
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):
-        return None
+        return ""
     with tf.io.gfile.GFile(path) as file:
-        match = _STABLE.search(file.read())
-    return int(match[1]) if match and int(match[1]) in versions.list_versions(folder) else None
+        return file.read()
 
 
 def write(folder: str, name: str) -> str:

@@ -125,6 +125,7 @@ class Exporter:
           RefusedError: the export and the Estimator predict different values, so nothing is
             published.
         """
+        deployment.require_name(folder, self._serving.model_name)
         with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
             # If the latest checkpoint is also exported as the best, copy its first export.

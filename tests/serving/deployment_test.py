@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from google.protobuf import text_format
 
-from mtl import serving
+from mtl import checks, serving
 from mtl.serving import deployment
 from mtl.tools import scoring
 
@@ -32,6 +32,17 @@ def set_stable(folder, old, new):
     text = path.read_text()
     assert f'key: "stable" value: {old} ' in text
     path.write_text(text.replace(f'key: "stable" value: {old} ', f'key: "stable" value: {new} '))
+
+
+def test_a_folder_serves_a_model_of_one_name(folder):
+    deployment.require_name(str(folder), "ads")
+    deployment.write(str(folder), "ads")
+    deployment.require_name(str(folder), "ads")
+    message = (
+        "Serving.model_name must be the name of the model in .*/deploy/models.config, 'ads', got"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        deployment.require_name(str(folder), "shop")
 
 
 def test_a_new_version_is_the_canary_until_someone_calls_it_stable(folder):

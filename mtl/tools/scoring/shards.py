@@ -17,6 +17,7 @@ from typing import Any, cast
 import tqdm
 
 from mtl import checks
+from mtl.data import file_settings
 from mtl.files import atomic, remote
 from mtl.runs import kept_fields
 from mtl.tools.scoring import batches, blocks, claim, protection, readers, writers
@@ -182,8 +183,9 @@ def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> c
     """Return the note for the output folder of a plan, with the model and the settings."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
-    # Notes by old versions of this package lack this setting, which counts as None.
+    # Notes by old versions of this package lack these settings, which count as None.
     facts["escape_formulas"] = plan.escape_formulas or None
+    facts["files_of_run"] = file_settings.describe(reader.settings) or None
     # In a folder, all outputs are paths, so no key is None.
     return claim.Claim(plan.folder, facts, cast(dict[str, list[str]], plan.shards()))
 

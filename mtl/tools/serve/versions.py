@@ -84,7 +84,10 @@ class Versions:
         self._is_gone = False
 
     def poll(self) -> None:
-        """Look for versions, load the newest version, and close unused old versions."""
+        """Look for versions, load the newest version, and close unused old versions.
+
+        If no version is loaded yet and the newest version fails, the next older version is loaded.
+        """
         with self._polling:
             folders = self._find()
             if self._only is not None:
@@ -92,9 +95,11 @@ class Versions:
             self._tell_absence(bool(folders))
             if not folders:
                 return  # Without folders, the loaded versions stay in use.
-            newest = max(folders)
-            if newest not in self._loaded and self._is_due(newest):
-                self._try_load(newest, folders[newest])
+            for number in sorted(folders, reverse=True):
+                if number not in self._loaded and self._is_due(number):
+                    self._try_load(number, folders[number])
+                if self._loaded:
+                    break
             self._settle_versions(folders)
 
     def load_first(self) -> models.Model:

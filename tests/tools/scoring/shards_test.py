@@ -14,6 +14,7 @@ import tensorflow as tf
 from pyarrow import parquet
 
 from mtl import checks
+from mtl.data import csv as data_csv
 from mtl.tools import scoring
 from mtl.tools.scoring import batches
 from tests import tiny
@@ -500,6 +501,19 @@ def test_kept_values_of_json_come_back_whatever_they_are(values, trained, tmp_pa
             assert found.decode() in (value, json.dumps(value))
         else:
             assert list(feature.int64_list.value) == [value]
+
+
+def test_a_folder_holds_rows_that_were_read_with_the_same_settings(trained, tmp_path):
+    path = trained.write(tmp_path / "in.jsonl", 2)
+    plan = scoring.plan_shards([str(path)], f"{tmp_path}/out/")
+    marks = data_csv.Csv(files={"train": ""}, missing_in={"word": ("?",)})
+    for settings in (marks, marks, data_csv.Csv(files={"train": ""})):
+        reader = scoring.Reader(spec=tiny.SPEC, settings=settings)
+        if settings == marks:
+            scoring.score_shards(plan, reader, Sums())
+        else:
+            with pytest.raises(checks.UserError, match="--output must hold predictions with"):
+                scoring.score_shards(plan, reader, Sums())
 
 
 def test_formulas_are_escaped_on_request(trained, tmp_path):

@@ -138,11 +138,21 @@ def test_a_broken_version_is_left_and_tried_again(caplog, monkeypatch):
     assert held.newest == 2
 
 
-def test_the_first_version_must_load():
+def test_a_server_starts_with_the_newest_version_that_loads():
+    folder = Folder(1, 2, 3)
+    folder.broken |= {3}
+    held = hold(folder)
+    assert held.load_first().number == 2 and folder.tries == [3, 2]
+    held.poll()
+    assert held.newest == 2 and folder.tries == [3, 2]
+
+
+def test_a_version_must_load():
     folder = Folder(1, 2)
-    folder.broken |= {2}
+    folder.broken |= {1, 2}
     with pytest.raises(
-        checks.UserError, match="version 2: no graph in 2. Choose another version with"
+        checks.UserError,
+        match="version 2: no graph in 2; version 1: no graph in 1. Choose another version with",
     ):
         hold(folder).load_first()
 

@@ -72,7 +72,10 @@ class Decision:
         rows = self._rows_by_key(name, old) or self._match_rows(name, old)
         outcome, reasons = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
-            reasons.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
+            count = (rows.origins >= 0).sum()
+            reasons.append(f"{count} of {rows.origins.size} rows by name")
+            if not count and self.settings.new_rows in ("own", "zeros"):
+                return entry(outcome="initialised", why="; ".join(reasons))
         # Optimizer state fits the weights themselves, not their average.
         source = old if self.settings.slots else self.source.trained_name(old)
         reasons += ["its average"] if source != old else []

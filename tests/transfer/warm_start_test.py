@@ -304,6 +304,17 @@ def test_rows_without_names_in_the_source_are_told(source, tmp_path):
     assert "; rows by position, as the source lacks their names: " in line and WORDS in line
 
 
+def test_classes_of_other_names_start_anew(source, tmp_path):
+    named = [heads.MultiClass(name="kind", classes=["a", "b", "c"])]
+    made = _with(tiny.make(), named, source=str(source))
+    values, plain = _start(made, tmp_path)
+    np.testing.assert_array_equal(values[KIND], plain[KIND])
+    assert _outcomes(tmp_path)[KIND] == ("initialised", "0 of 3 rows by name")
+    made = _with(tiny.make(), named, source=str(source), include=["^head/kind/"])
+    with pytest.raises(checks.UserError, match="WarmStart.include must match a variable of"):
+        _start(made, tmp_path)
+
+
 def test_names_of_rows_can_be_given(source, tmp_path):
     named = tmp_path / "old.txt"
     named.write_text("blue\nred\nteal\n")
@@ -409,6 +420,17 @@ def test_statistics_of_the_source(source, tmp_path):
         for directory in (source, tmp_path)
     ]
     assert kept[0] == kept[1]
+
+
+def test_statistics_need_a_run(source, tmp_path):
+    path = shutil.copytree(source, tmp_path / "copy")
+    shutil.rmtree(path / "statistics")
+    made = _with(tiny.make(), source=str(path), statistics=True)
+    message = (
+        "WarmStart.source must be a model_dir with statistics, because WarmStart.statistics is"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        _start(made, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["clipped examples", "images moved at random"])

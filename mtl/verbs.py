@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtl import checks, deferred, distribution, transfer, types
+from mtl import checks, deferred, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
@@ -41,6 +41,7 @@ with deferred.imports():  # Each command imports only the tools that it uses.
     from mtl.tools.pruning import finished_pruning
     from mtl.tools.runtimes import added
     from mtl.tools.tracking import reporting
+    from mtl.transfer import plan
 
 __all__ = [
     "audit_clipping",
@@ -134,7 +135,7 @@ def evaluate(
     return metrics
 
 
-def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
+def plan_warm_start(experiment: experiment_lib.Experiment) -> plan.Plan:
     """Plan the first value of every variable of a warm start, with reasons; write nothing.
 
     Raises:

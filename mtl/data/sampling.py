@@ -15,11 +15,13 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import class_order, filled_fields, label_counts
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
+
+with deferred.imports():
+    from mtl.data import class_order, filled_fields, label_counts
 
 # Labels are decoded for this number of records at once.
 _RECORDS = 128

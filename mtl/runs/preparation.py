@@ -34,6 +34,7 @@ from mtl.variables import patterns, row_names
 
 with deferred.imports():
     from mtl.runs import unknown_values
+    from mtl.transfer import plan as plan_lib
 
 _log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ def open_plan(
     model: model_lib.MultiTaskModel,
     run: experiment_lib.Run,
     model_dir: str,
-) -> Iterator[transfer.Plan]:
+) -> Iterator[plan_lib.Plan]:
     """Yield the plan of a warm start, which names the first value of every training variable.
 
     Raises:

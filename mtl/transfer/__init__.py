@@ -7,11 +7,9 @@ transfer.WarmStart.exclude = ["^head/"]
 
 from mtl.transfer.capacity import enlarge_tables, find_keys
 from mtl.transfer.checkpoint import read_checkpoint, write_checkpoint
-from mtl.transfer.plan import Plan
 from mtl.transfer.warm_start import WarmStart, forget_warm_start
 
 __all__ = [
-    "Plan",
     "WarmStart",
     "enlarge_tables",
     "find_keys",

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
 from mtl.files import atomic, storage
-from mtl.transfer import source as source_lib
 from mtl.variables import row_names
+
+with deferred.imports():
+    from mtl.transfer import source as source_lib
 
 _STEP = "global_step"
 _OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run makes them.

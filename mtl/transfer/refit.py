@@ -30,10 +30,10 @@ from mtl.files import storage
 from mtl.heads import calibrated
 from mtl.heads import slices as slices_lib
 from mtl.monitoring import doubts
-from mtl.transfer import source as source_lib
 from mtl.variables import patterns
 
 with deferred.imports():
+    from mtl.transfer import source as source_lib
     from mtl.variables import average_saver
 
 _log = logging.getLogger(__name__)

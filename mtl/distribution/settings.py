@@ -128,8 +128,9 @@ class Distribution:
         "parameter_server" keeps the weights on servers. "auto" chooses the strategy by TF_CONFIG:
         parameter servers if TF_CONFIG has a "ps". Without TF_CONFIG, "auto" means "mirrored" if
         several GPUs are visible, else "none".
-      devices: names such as "/gpu:0", for mirrored strategies; empty uses every visible GPU.
-        "/cpu:0" and "/cpu:1" split the processor, to try a strategy without GPUs.
+      devices: names such as "/gpu:0", for "mirrored"; empty uses every visible GPU. "/cpu:0" and
+        "/cpu:1" split the processor, to try a strategy without GPUs. Several machines use every
+        GPU that CUDA_VISIBLE_DEVICES makes visible, or the processor for one replica.
       communication: sets how replicas exchange tensors.
       resources: limits the threads and the GPU memory of a process.
       evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief
@@ -162,7 +163,7 @@ class Distribution:
 
     def __post_init__(self):
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
-        fix = 'Only strategy "mirrored" or "multi_worker_mirrored" uses devices.'
+        fix = 'Only strategy "mirrored" uses devices.'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
 
     def find_place(self) -> Place:
@@ -194,6 +195,9 @@ class Distribution:
 
         Args:
           place: the role of this process, from `find_place`.
+
+        Raises:
+          UserError: TensorFlow uses other devices than `devices`.
         """
         # Set the GPU memory first, because a strategy initializes the GPUs.
         self.resources.take()
@@ -207,9 +211,23 @@ class Distribution:
             config.device_count["CPU"] = count
         if place.strategy == WORKERS:
             options = self.communication.options()
-            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), config
-        reduction = self.communication.reduction(on_cpu)
-        return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
+            strategy: tf.distribute.Strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=options
+            )
+        else:
+            reduction = self.communication.reduction(on_cpu)
+            strategy = tf.distribute.MirroredStrategy(list(place.devices), reduction)
+        self._check_replicas(place, strategy.num_replicas_in_sync)
+        return strategy, config
+
+    def _check_replicas(self, place: Place, made: int) -> None:
+        """Fail if TensorFlow made another number of replicas than take parts of a batch."""
+        # MultiWorkerMirroredStrategy chooses its devices itself. A part of a batch without a
+        # replica would never be trained.
+        rule = f"give {made} replicas, as TensorFlow makes for {place.strategy!r}, not "
+        fix = "Leave it empty. CUDA_VISIBLE_DEVICES chooses GPUs; without GPUs, use more processes."
+        fits = made == place.replicas
+        checks.require(fits, "Distribution.devices", f"{rule}{place.replicas}", self.devices, fix)
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
         """Return the settings that cut embedding tables into shards for parameter servers."""

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -202,6 +203,21 @@ def test_strategy_and_devices_of_a_machine_with_three_gpus(strategy, jobs, chose
     place = distribution.Distribution(strategy=strategy).find_place()
     devices = [f"/gpu:{number}" for number in range(chosen[1])]
     assert (place.strategy, list(place.devices)) == (chosen[0], devices)
+
+
+def test_devices_that_several_machines_do_not_use_are_refused(monkeypatch):
+    """TensorFlow takes every visible GPU there, so parts of a batch would have no replica."""
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * 3)
+    made = types.SimpleNamespace(num_replicas_in_sync=6)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda **settings: made)
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": _JOBS, "task": task}))
+    every = distribution.Distribution()
+    assert every.build_strategy(every.find_place())[0] is made
+    some = dataclasses.replace(every, strategy="multi_worker_mirrored", devices=["/gpu:1"])
+    message = "Distribution.devices must give 6 replicas, as TensorFlow makes .*, not 2, got .*gpu"
+    with pytest.raises(checks.UserError, match=message):
+        some.build_strategy(some.find_place())
 
 
 def test_a_session_is_told_of_threads_and_memory(tmp_path):

@@ -121,6 +121,25 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
+def measure_shards(source: Any, split: str, num_shards: int) -> list[int]:
+    """Estimate the bytes that each shard of whole files has, as `shard` divides a split.
+
+    Args:
+      source: a source, or a source that changes the records of an inner source.
+      split: the split to divide.
+      num_shards: the number of shards.
+
+    Returns:
+      The bytes of text of each shard; [] if the source names no files of the split.
+    """
+    while (inner_source := getattr(source, "source", None)) is not None:
+        source = inner_source
+    if split not in getattr(source, "files", {}):
+        return []
+    paths = named_by(source, split, connects=True)
+    return [estimate_bytes(paths[shard::num_shards]) for shard in range(num_shards)]
+
+
 def named_by(source: Any, split: str | None = None, connects: bool = False) -> list[str]:
     """Return the files of a source and of its inner sources; [] if no source names files.
 

@@ -33,6 +33,8 @@ with deferred.imports():
 _READING = "IteratorGetNext"
 # An error quotes at most this number of characters of a message from TensorFlow.
 _LONGEST_REASON = 200
+# Workers read whole files if no worker reads more than this number of times the bytes of another.
+_MOST_UNEVEN = 1.1
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
 # The size of a batch outside of training, where large batches cost less time for each row.
@@ -153,7 +155,7 @@ class Pipeline:
           training: True shuffles and repeats the split without end; False makes one pass in order.
           seed: the seed of the shuffling; each epoch has another order.
           num_shards: the number of shards, one for each worker. A shard gets some of the files, or
-            some of the records if the source cannot divide its files, or has too few.
+            some of the records if the files cannot be divided into shards of equal size.
           shard: the index of the shard to read, from 0.
           batch_size: the number of examples in a batch, such as in one replica; None means the
             setting `batch_size`.
@@ -301,14 +303,15 @@ class Pipeline:
         """The order of training rows that a source such as a mixture decides, with any seed."""
         return self._find_order(self.train_split, self.batch_size, 0)
 
-    def describe_order(self, steps: int) -> list[str]:
+    def describe_order(self, steps: int, workers: int = 1) -> list[str]:
         """Describe how training shuffles rows, and warn if `shuffle_buffer` has no effect.
 
         Args:
           steps: the number of steps of the run.
+          workers: the number of processes that read the rows of the run.
         """
         if not self.starts_anywhere:
-            return self._describe_unmixed()
+            return self._describe_unmixed() + self._describe_uneven(workers)
         blocks, lines = None, []
         if self._orders_itself:
             lines = self._own_order.describe(steps)
@@ -338,6 +341,38 @@ class Pipeline:
             f"order of the files, and Pipeline.shuffle_buffer = {self.shuffle_buffer} mixes them. "
             "If all rows fit into memory, set Pipeline.cache."
         ]
+
+    def _describe_uneven(self, workers: int) -> list[str]:
+        """Return a line if whole files do not give each worker the same number of bytes."""
+        deal = types.read_member(self.source, types.Source, "shard")
+        if workers == 1 or deal(self.train_split, workers, 0) is None:
+            return []
+        sizes = self._measure_uneven(self.train_split, workers)
+        if not sizes:
+            return []
+        least, most = min(sizes), max(sizes)
+        reason = f"whole files give a worker {least:,} to {most:,} bytes"
+        fix = f"write a multiple of {workers} files of equal size"
+        if self._needs_whole_files:
+            also = ", or set Pipeline.cache" if self._orders_numbers else ""
+            return [
+                f"Training draws rows of some files about {most / max(least, 1):,.1f} times as "
+                f"often as rows of others, because {reason}: {fix}{also}."
+            ]
+        return [
+            f"Each of {workers} workers reads all files and uses a part of the rows, because "
+            f"{reason}: to read less, {fix}."
+        ]
+
+    def _measure_uneven(self, split: str, num_shards: int) -> list[int]:
+        """Return the bytes of the shards of whole files; [] if the shards are equal, or unknown."""
+        sizes = files.measure_shards(self.source, split, num_shards)
+        return sizes if sizes and max(sizes) > _MOST_UNEVEN * min(sizes) else []
+
+    @property
+    def _needs_whole_files(self) -> bool:
+        """True if the sampler keeps neighbouring records together, so workers get whole files."""
+        return isinstance(self.sampler, types.BatchSampler)
 
     @property
     def _keeps_rows(self) -> bool:
@@ -671,8 +706,7 @@ class Pipeline:
           shard: the shard to read, from 0.
           together: the number of records in a batch; None for single records.
         """
-        deal = types.read_member(self.source, types.Source, "shard")
-        part = deal(split, num_shards, shard) if num_shards > 1 else None
+        part = self._deal_files(split, num_shards, shard)
         shard_key = (split, num_shards, shard)
         if shard_key not in self._not_empty:
             self._require_record(part or self.source, split, num_shards, 0 if part else shard)
@@ -684,6 +718,17 @@ class Pipeline:
         if together:
             return source_lib.read_batches(source, split, together)
         return source.records(split)
+
+    def _deal_files(self, split: str, num_shards: int, shard: int) -> types.Source | None:
+        """Return the source of a shard of whole files; None if each shard has every n-th record.
+
+        All workers take equal parts of a batch, so they need shards with equal numbers of records.
+        """
+        deal = types.read_member(self.source, types.Source, "shard")
+        part = deal(split, num_shards, shard) if num_shards > 1 else None
+        if part is None or self._needs_whole_files:
+            return cast("types.Source | None", part)
+        return None if self._measure_uneven(split, num_shards) else cast(types.Source, part)
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:

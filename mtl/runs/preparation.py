@@ -47,6 +47,7 @@ def prepare_run(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
+    workers: int = 1,
 ) -> bool:
     """Check the settings and the data of a run, and write the files for its first step.
 
@@ -55,6 +56,7 @@ def prepare_run(
       model_dir: the folder of the run.
       build_evaluation: builds the graph of evaluation, which fails early if settings of metrics are
         wrong.
+      workers: the number of processes that read the rows of the run.
 
     Returns:
       True if the files include a checkpoint, which `Experiment.refit` computes.
@@ -66,7 +68,7 @@ def prepare_run(
     _check_files(experiment, model_dir, is_new)
     look = _fit_statistics(experiment, model_dir, is_new)
     if is_new:
-        _describe_data(experiment, look, model_dir)
+        _describe_data(experiment, look, model_dir, workers)
     else:
         _renew_doubts(experiment, model_dir)
         if experiment.refit:
@@ -107,12 +109,12 @@ def _fit_statistics(
 
 
 def _describe_data(
-    experiment: experiment_lib.Experiment, look: plausibility.Look, model_dir: str
+    experiment: experiment_lib.Experiment, look: plausibility.Look, model_dir: str, workers: int
 ) -> None:
     """Write the warnings about the data of a new run, and the names of table rows."""
     data, model = experiment.data, experiment.model
     held_out = plausibility.look_at_labels(model, data, data.eval_split)
-    lines_of_order = data.describe_order(experiment.run.train_steps)
+    lines_of_order = data.describe_order(experiment.run.train_steps, workers)
     messages = (*lines_of_order, *look.describe_missing(), *held_out.describe_missing())
     for line in messages:
         _log.info("%s", line)

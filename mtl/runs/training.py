@@ -151,7 +151,10 @@ class Training:
         # start has written.
         with run_directory.claim_run(self._model_dir) as keep:
             evaluator = context.evaluator
-            if preparation.prepare_run(self._experiment, self._model_dir, lambda: evaluator.graph):
+            workers = self._place.workers
+            if preparation.prepare_run(
+                self._experiment, self._model_dir, lambda: evaluator.graph, workers
+            ):
                 self._on_start()
                 keep()
             # If a run was killed between a checkpoint and its evaluation, that checkpoint could be

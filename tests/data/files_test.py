@@ -1,3 +1,5 @@
+import types
+
 import pytest
 import tensorflow as tf
 
@@ -65,3 +67,14 @@ def test_the_files_of_a_split_are_those_that_it_is_read_from(tmp_path):
         (cut, None, of_all + of_test),
     ):
         assert files.named_by(where, split) == expected
+
+
+def test_shards_are_measured_by_the_files_of_the_inner_source(tmp_path):
+    for name, size in (("a", 7), ("b", 5), ("c", 2)):
+        (tmp_path / f"{name}.csv").write_text("x" * size)
+    (tmp_path / "d.csv.gz").write_bytes(b"x" * 3)
+    source = csv.Csv(files={"train": ["?.csv", "d.csv.gz"]}, data_dir=str(tmp_path))
+    outer = types.SimpleNamespace(source=source)
+    assert files.measure_shards(outer, "train", 2) == [9, 35]
+    assert not files.measure_shards(outer, "test", 2)
+    assert not files.measure_shards(types.SimpleNamespace(), "train", 2)

@@ -1,5 +1,6 @@
 import dataclasses
 import pathlib
+import re
 import resource
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, pipeline
+from mtl.data import csv, pipeline, whole_groups
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -108,21 +109,48 @@ def test_a_buffer_of_one_keeps_the_order(tmp_path):
     assert flat(read(dataset, 5)) == [*range(10)] * 2
 
 
+def _write_files(folder, *sizes, **settings):
+    """Write a file of each size: file n has the rows from 10 (n + 1) on."""
+    for part, size in enumerate(sizes, 1):
+        rows = range(part * 10, part * 10 + size)
+        (folder / f"{part}.csv").write_text("".join(f"{row},0\n" for row in rows))
+    source = csv.Csv(files={"train": "*.csv"}, data_dir=str(folder), columns=("x", "y"))
+    settings = {"batch_size": 4, "cache": False, **settings}
+    return pipeline.Pipeline(source=source, spec=SPEC, **settings)
+
+
+def _read_shard(data, num_shards, shard):
+    dataset = data.dataset("train", training=False, seed=0, num_shards=num_shards, shard=shard)
+    return flat(read(dataset))
+
+
 @pytest.mark.medium
-def test_shards_deal_out_files_where_there_are_enough(tmp_path):
-    for part in range(3):
-        rows = range(part * 10, part * 10 + 4)
-        (tmp_path / f"{part}.csv").write_text("".join(f"{row},0\n" for row in rows))
-    source = csv.Csv(files={"train": "*.csv"}, data_dir=str(tmp_path), columns=("x", "y"))
-    data = pipeline.Pipeline(source=source, spec=SPEC, batch_size=4)
+def test_shards_deal_out_files_where_they_are_even(tmp_path):
+    data = _write_files(tmp_path, 4, 4, 4, 4)
+    assert _read_shard(data, 2, 0) == [10, 11, 12, 13, 30, 31, 32, 33]
+    assert _read_shard(data, 2, 1) == [20, 21, 22, 23, 40, 41, 42, 43]
+    assert _read_shard(data, 8, 1) == [11, 31]  # Fewer files than shards: every n-th record.
+    assert not data.describe_order(9, workers=2) and not data.describe_order(9, workers=8)
 
-    def shard(num_shards, shard):
-        dataset = data.dataset("train", training=False, seed=0, num_shards=num_shards, shard=shard)
-        return flat(read(dataset))
 
-    assert shard(2, 0) == [0, 1, 2, 3, 20, 21, 22, 23]
-    assert shard(2, 1) == [10, 11, 12, 13]
-    assert shard(4, 1) == [1, 11, 21]  # Fewer files than shards: every n-th record.
+@pytest.mark.medium
+@pytest.mark.parametrize("sizes", [(6, 2), (2, 2, 2)], ids=["unequal", "not divisible"])
+def test_shards_of_uneven_files_have_equal_parts_of_the_rows(sizes, tmp_path):
+    """Whole files would give rows of a small file a greater weight, on several workers."""
+    data = _write_files(tmp_path, *sizes)
+    rows = _read_shard(data, 1, 0)
+    assert [_read_shard(data, 2, shard) for shard in range(2)] == [rows[::2], rows[1::2]]
+    told = f"reads all files .* give a worker {min(sizes) * 5} to .* a multiple of 2 files"
+    (line,) = data.describe_order(9, workers=2)
+    assert re.search(told, line)
+    assert not data.describe_order(9, workers=1)
+
+
+def test_a_sampler_of_groups_keeps_uneven_files_whole_and_tells_the_weights(tmp_path):
+    data = _write_files(tmp_path, 6, 2, sampler=whole_groups.WholeGroups(group="y"))
+    assert [len(_read_shard(data, 2, shard)) for shard in range(2)] == [6, 2]
+    (line,) = data.describe_order(9, workers=2)
+    assert re.search("some files about 3.0 times as often .* or set Pipeline.cache", line)
 
 
 @pytest.mark.medium

@@ -55,6 +55,13 @@ class Place:
         """The number of replicas in all processes; each replica takes an equal part of a batch."""
         return self.workers * len(self.devices)
 
+    def count_rows(self, batch_size: int) -> int:
+        """Return the number of rows of a step, given the number of rows of a whole batch.
+
+        With parameter servers, each step is a step of one worker with its part of a batch.
+        """
+        return batch_size // self.workers if self.has_servers else batch_size
+
     @property
     def is_synchronous(self) -> bool:
         """True if replicas wait for each other in every step."""
@@ -73,6 +80,10 @@ class Place:
     @property
     def job(self) -> str:
         return self.cluster.job if self.cluster else tf_config.CHIEF
+
+
+ALONE = Place(ONE, ("/cpu:0",))
+"""The role of a single process on one device."""
 
 
 @checks.dataclass

@@ -24,6 +24,7 @@ from mtl.data import chosen_rows, pipeline
 from mtl.data import files as files_lib
 from mtl.data import source as source_lib
 from mtl.deferred import compat, tf, tf1
+from mtl.distribution import settings
 from mtl.model import graph_options
 from mtl.monitoring import doubts
 from mtl.optimization import idle
@@ -47,7 +48,7 @@ def prepare_run(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
-    workers: int = 1,
+    place: settings.Place = settings.ALONE,
 ) -> bool:
     """Check the settings and the data of a run, and write the files for its first step.
 
@@ -56,7 +57,7 @@ def prepare_run(
       model_dir: the folder of the run.
       build_evaluation: builds the graph of evaluation, which fails early if settings of metrics are
         wrong.
-      workers: the number of processes that read the rows of the run.
+      place: the role of this process.
 
     Returns:
       True if the files include a checkpoint, which `Experiment.refit` computes.
@@ -68,7 +69,7 @@ def prepare_run(
     _check_files(experiment, model_dir, is_new)
     look = _fit_statistics(experiment, model_dir, is_new)
     if is_new:
-        _describe_data(experiment, look, model_dir, workers)
+        _describe_data(experiment, look, model_dir, place)
     else:
         _renew_doubts(experiment, model_dir)
         if experiment.refit:
@@ -109,12 +110,16 @@ def _fit_statistics(
 
 
 def _describe_data(
-    experiment: experiment_lib.Experiment, look: plausibility.Look, model_dir: str, workers: int
+    experiment: experiment_lib.Experiment,
+    look: plausibility.Look,
+    model_dir: str,
+    place: settings.Place,
 ) -> None:
     """Write the warnings about the data of a new run, and the names of table rows."""
     data, model = experiment.data, experiment.model
     held_out = plausibility.look_at_labels(model, data, data.eval_split)
-    lines_of_order = data.describe_order(experiment.run.train_steps, workers)
+    rows_of_step = limit_to_step(data, place)
+    lines_of_order = rows_of_step.describe_order(experiment.run.train_steps, place.workers)
     messages = (*lines_of_order, *look.describe_missing(), *held_out.describe_missing())
     for line in messages:
         _log.info("%s", line)
@@ -368,6 +373,18 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
     subject = "Run.micro_batches times the number of replicas"
     checks.require(not size % parts, subject, f"divide Pipeline.batch_size, {size}", parts, fix)
     return data
+
+
+def limit_to_step(data: pipeline.Pipeline, place: settings.Place) -> pipeline.Pipeline:
+    """Return the data with the batch size of a step, which an asynchronous worker takes alone.
+
+    Args:
+      data: the pipeline.
+      place: the role of this process.
+    """
+    size = place.count_rows(data.batch_size)
+    # A copy would read the blocks of a split anew.
+    return data if size == data.batch_size else dataclasses.replace(data, batch_size=size)
 
 
 def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:

@@ -14,17 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from mtl import types
+from mtl import checks, types
 from mtl.data import pipeline
 from mtl.deferred import tf, tf1
 from mtl.heads import together
 from mtl.monitoring import hooks
+from mtl.runs import preparation
 from mtl.step import outlets, replicas
 
 
 def observe(run: types.ObservedRun) -> SourceEpochs:
-    """Return the observer of a run whose source decides how often rows come up."""
-    return SourceEpochs(run.model_dir, run.experiment.run.summary_steps)
+    """Return the observer of a run whose source decides how often rows come up.
+
+    Raises:
+      UserError: rates follow a schedule, and several workers train asynchronously.
+    """
+    rates = getattr(run.experiment.data.source, "rates", None)
+    if isinstance(rates, Mapping) and any(map(callable, rates.values())):
+        # Each asynchronous worker counts the batches that it reads itself, not the global step.
+        is_one = run.place.workers == 1 or not run.place.known_cluster.num_servers
+        rule = "be numbers for several workers with parameter servers"
+        checks.require(is_one, "Mixture.rates", rule, "schedules")
+    return SourceEpochs(run.model_dir, run.experiment.run.summary_steps, run.place)
 
 
 class SourceEpochs(types.RunObserver):
@@ -33,10 +44,11 @@ class SourceEpochs(types.RunObserver):
     Args:
       model_dir: the folder of the run.
       every: the number of training steps between two summaries.
+      place: the role of this process, a `distribution.settings.Place`.
     """
 
-    def __init__(self, model_dir: str, every: int):
-        self._model_dir, self._every = model_dir, every
+    def __init__(self, model_dir: str, every: int, place: Any):
+        self._model_dir, self._every, self._place = model_dir, every, place
         self._data: pipeline.Pipeline | None = None
 
     def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
@@ -50,7 +62,7 @@ class SourceEpochs(types.RunObserver):
     def build_hooks(self, result: Any, metrics: Any) -> types.RunHooks:
         del metrics
         assert self._data is not None  # `change_data` comes first.
-        count = self._data.count_epochs
+        count = preparation.limit_to_step(self._data, self._place).count_epochs
         return types.RunHooks(of_steps=[_Write(result, self._model_dir, self._every, count)])
 
 

@@ -151,9 +151,8 @@ class Training:
         # start has written.
         with run_directory.claim_run(self._model_dir) as keep:
             evaluator = context.evaluator
-            workers = self._place.workers
             if preparation.prepare_run(
-                self._experiment, self._model_dir, lambda: evaluator.graph, workers
+                self._experiment, self._model_dir, lambda: evaluator.graph, self._place
             ):
                 self._on_start()
                 keep()

@@ -458,10 +458,11 @@ class Training:
     def _build_step_hooks(self, result: training_loop.StepResult) -> list[hooks.StepHook]:
         """Build the hooks that watch the steps of a run in its chief."""
         run, model_dir, model = self._run, self._model_dir, self._experiment.model
-        batch_size, writes_graph = self._data.batch_size, not self._observers.writes_graph
+        num_rows = self._place.count_rows(self._data.batch_size)
+        writes_graph = not self._observers.writes_graph
         return [
-            hooks.Summaries(result, model_dir, run.summary_steps, batch_size, writes_graph),
-            progress.Progress(result, run.train_steps, batch_size, model.loss_names),
+            hooks.Summaries(result, model_dir, run.summary_steps, num_rows, writes_graph),
+            progress.Progress(result, run.train_steps, num_rows, model.loss_names),
             hooks.Dominance(result, model_dir, model, run),
             hooks.Skipped(result, model_dir),
             hooks.FullTables(result, model_dir, model),

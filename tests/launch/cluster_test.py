@@ -303,6 +303,11 @@ def test_whoever_is_stopped_beside_parameter_servers_the_chief_saves(started, ru
     # An evaluator that starts slowly is missed in a warning, and ends nothing.
     assert not re.search("Error: .* no sign of life", said)
     assert max(tiny.checkpoint_steps(started / "shared")) == int(saved[1])
+    scalars = tiny.scalars(started / "shared")
+    rates = {step: value for (step, tag), value in scalars.items() if tag == "examples_per_sec"}
+    assert rates  # A step has the rows of one of two workers, half of a batch of 16.
+    for step, rate in rates.items():
+        assert rate == pytest.approx(8 * scalars[step, "steps_per_sec"], rel=1e-4)
 
 
 def test_a_mistake_ends_all_with_its_code(started, launch_in):

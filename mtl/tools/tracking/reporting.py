@@ -64,6 +64,7 @@ class Report(types.RunObserver):
         is_evaluator = run.place.job == tf_config.EVALUATOR
         self._trackers = trackers
         self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
+        self._place = run.place
         self._is_owner = run.place.is_chief and not is_evaluator
         # In a cluster, chief and evaluator report to the same tracked run.
         self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
@@ -123,8 +124,9 @@ class Report(types.RunObserver):
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
         """Return a hook that reports the scalars of training steps."""
-        every, batch_size = self._experiment.run.summary_steps, self._experiment.data.batch_size
-        return types.RunHooks(of_steps=[tracked.Tracked(result, every, batch_size, self.log)])
+        every = self._experiment.run.summary_steps
+        num_rows = self._place.count_rows(self._experiment.data.batch_size)
+        return types.RunHooks(of_steps=[tracked.Tracked(result, every, num_rows, self.log)])
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         """Report metrics of a step."""

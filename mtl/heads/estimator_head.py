@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from mtl import checks, layers, types
 from mtl.deferred import compat, tf, tf1
 from mtl.heads import base, metrics, values
+from mtl.step import replicas
 
 _DIRECTIONS = {
     "auc": True,
@@ -37,7 +38,9 @@ class EstimatorHead(types.Head):
 
     The wrapped `head` computes loss, predictions, metrics and export outputs. The tf.estimator head
     gets only rows with a label, and reads its `weight_column` from the label fields. Heads of
-    `tf.estimator` divide the loss by the number of rows, not by the sum of weights.
+    `tf.estimator` divide the loss by the number of rows, not by the sum of weights. With their
+    `loss_reduction` "sum", a training step sums over all rows of the batch, in micro-batches and
+    replicas too; with parameter servers, a step sums over the rows of one worker.
 
     Attributes:
       name: the name of the task, with which the names of its metrics and predictions begin.
@@ -82,8 +85,38 @@ class EstimatorHead(types.Head):
         Raises:
           UserError: the label field is absent, or holds lists of different lengths.
         """
+        rows = labels.get(self._rows_field)
+        if rows is None:
+            return self._compute_loss(logits, labels)
+        # A step multiplies the loss of a part of the batch by the part's share of the labels, as
+        # for means. The factor of a whole batch is exactly 1.
+        factor = tf.math.divide_no_nan(rows[0], self.label_weight(labels))
+        return self._compute_loss(logits, labels) * factor
+
+    def _compute_loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         logits, label, fields = self._select_labelled(logits, labels)
         return self.head.loss(label, logits, features=fields)
+
+    def see_batch(self, labels: types.Tensors) -> types.Tensors:
+        """Add the number of labelled rows in the whole batch to the labels, if the loss is a sum.
+
+        Args:
+          labels: {field: [B, ...]}.
+
+        Returns:
+          The labels, with `<task>/labelled_rows` [B] if the loss is a sum over rows.
+        """
+        if self.head.loss_reduction != "sum":
+            return labels
+        rows = replicas.sum_over_replicas(self.label_weight(labels))
+        return {
+            **labels,
+            self._rows_field: rows + tf.zeros_like(self._find_rows(labels), rows.dtype),
+        }
+
+    @property
+    def _rows_field(self) -> str:
+        return f"{self.name}/labelled_rows"
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Count the rows with a label: {field: [B, ...]} -> a scalar.

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, heads
 from mtl.compat import keras
+from mtl.step import whole_batch
 from tests.heads import harness
 
 tf1 = tf.compat.v1
@@ -127,6 +128,29 @@ def test_it_trains_and_evaluates_in_an_estimator(tmp_path):
     for name in ("accuracy", "average_loss", "precision", "recall"):
         assert got[f"ours/{name}"] == pytest.approx(got[name], abs=1e-5)
     assert got["ours/auc"] == pytest.approx(got["auc"], abs=0.01)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("slices", [1, 2, 4])
+def test_a_sum_over_rows_is_the_same_in_slices(slices):
+    """One of the slices may have no label."""
+    head = heads.EstimatorHead(
+        name="price", head=compat.estimator.RegressionHead(loss_reduction="sum")
+    )
+    prices = np.array([1, np.nan, 3, 2, np.nan, 5, np.nan, np.nan], "f")
+
+    def forward(features, labels):
+        return whole_batch.ForwardPass({"price": head.loss(features["x"] * tower, labels)})
+
+    def weigh(labels):
+        return {"price": head.label_weight(labels)}
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tower, features = tf.constant(2.0), {"x": tf.ones([8, 1])}
+        labels = head.see_batch({"price": tf.constant(prices)})
+        batch = whole_batch.build_batch(forward, weigh, features, labels, slices)
+        gradients = batch.sum(lambda part: tf.gradients(part.losses["price"], tower))
+        assert session.run(gradients) == [pytest.approx(2 * np.nansum(2 - prices))]
 
 
 @pytest.mark.medium

@@ -55,11 +55,10 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
-    row_terms = [
-        term
-        for term in terms[before:]
-        if rows is None or (_is_tensor(term) and graphs.depends_on(term, rows))
-    ]
+    # Objects that compute a term when it is used: see `_is_tensor`. Here, the replica that added
+    # the object uses it. On another replica, the term would read the variables of that replica.
+    terms[before:] = map(tf.convert_to_tensor, terms[before:])
+    row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
     ids = set(map(id, row_terms))
     # Terms are compared by id, since `==` between tensors builds an op.
     terms[before:] = [term for term in terms[before:] if id(term) not in ids]

@@ -489,6 +489,17 @@ def _build_keras():
     return Model()
 
 
+class Regularised(Network):
+    """Creates a variable with a regulariser."""
+
+    def __call__(self, inputs, tasks, training):
+        towers = super().__call__(inputs, tasks, training)
+        settings = {"initializer": tf1.glorot_uniform_initializer(seed=3)}
+        own = tf1.get_variable("own", [4, 4], regularizer=tf.nn.l2_loss, **settings)
+        (hidden,) = towers.shared
+        return types.Towers(dict.fromkeys(tasks, tf.tanh(hidden @ own)), [hidden])
+
+
 def _build_networks():
     trunk = networks.MLP(layers=[4], activation="tanh")
     gate = gates.DSelectK(k=1, entropy=1.0)
@@ -496,11 +507,12 @@ def _build_networks():
         "DSelectK": networks.MMoE(num_experts=3, expert=trunk, gate=gate),
         "Sluice": networks.Sluice(stages=[trunk], orthogonality=1.0),
         "KerasModel": networks.SharedBottom(trunk=networks.KerasModel(build=_build_keras)),
+        "get_variable": Regularised(),
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["DSelectK", "Sluice", "KerasModel"])
+@pytest.mark.parametrize("name", ["DSelectK", "Sluice", "KerasModel", "get_variable"])
 def test_penalties_of_networks_are_those_of_all_rows(name):
     if name == "KerasModel" and not keras.in_use().startswith("2."):
         pytest.skip("needs tf-keras")
@@ -528,4 +540,4 @@ def test_penalties_of_weights_that_are_computed_late_stay():
         (penalty,) = penalties.take(rows=rows)
         assert penalty.means.op.inputs[0] is of_rows
         (left,) = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        assert left is late
+        assert left is not penalty.means and tf.get_static_value(left) == 1

@@ -111,6 +111,7 @@ def read_cluster() -> Cluster | None:
         checks.fail(_VARIABLE, rule, text)
     for name, addresses in jobs.items():
         _check_addresses(f"{_VARIABLE}.cluster.{name}", addresses, needs_port=name != EVALUATOR)
+    _require_distinct(jobs)
     # The TF_CONFIG of an evaluator may omit the cluster, to which the evaluator does not belong.
     if not jobs and task.get("type") != EVALUATOR:
         return None
@@ -130,6 +131,13 @@ def _check_addresses(where: str, addresses: Any, needs_port: bool) -> None:
     for address in addresses if needs_port else ():
         has_port = re.fullmatch(r".*:[0-9]+", address) is not None
         checks.require(has_port, where, "hold host:port", address)
+
+
+def _require_distinct(jobs: Mapping[str, Sequence[str]]) -> None:
+    # TensorFlow would wait for ever for a second server with the same address.
+    servers = [address for job in jobs if job != EVALUATOR for address in jobs[job]]
+    repeated = sorted({address for address in servers if servers.count(address) > 1})
+    checks.require(not repeated, f"{_VARIABLE}.cluster", "hold each address once", repeated)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def test_no_cluster(monkeypatch):
         (WORKERS, "worker", 2, "worker-1", 2, ["chief-0"]),
         ({"master": ["a:1"], "ps": ["b:1"]}, "master", 0, "chief-0", 0, ["ps-0"]),
         ({"chief": ["a:1"], "ps": ["b:1"]}, "ps", 0, "ps-0", 0, ["chief-0"]),
-        ({"chief": ["a:1"], **WORKERS}, "evaluator", 0, "evaluator-0", 0, ["chief-0"]),
+        ({"chief": ["d:1"], **WORKERS}, "evaluator", 0, "evaluator-0", 0, ["chief-0"]),
     ],
 )
 def test_places(given, jobs, job, index, name, rank, watched):
@@ -72,6 +72,10 @@ def test_places(given, jobs, job, index, name, rank, watched):
         (
             '{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}',
             "TF_CONFIG.cluster.worker must hold host:port, got 'a'",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1"], "ps": ["b:1", "a:1"]}, "task": {"type": "worker"}}',
+            r"TF_CONFIG.cluster must hold each address once, got \['a:1'\]",
         ),
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG.task.type must be one of .*, got None"),
         (

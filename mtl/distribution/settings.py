@@ -279,10 +279,11 @@ class Distribution:
         if strategy == MIRRORED:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
             checks.require(bool(gpus or self.devices), "Distribution.strategy", "have GPUs", 0, fix)
+        # The processor has as many parts as there are devices; the first parts need not be used.
+        cpus = [f"/cpu:{n}" for n in range(len(self.devices))]
         for device in self.devices:
-            exists = device in gpus or device.startswith("/cpu:")
-            fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
-            checks.require(exists, "Distribution.devices", "exist", device, fix)
+            fix = f"Visible GPUs: {', '.join(gpus) or 'none'}. Processor: {', '.join(cpus)}."
+            checks.require(device in (*gpus, *cpus), "Distribution.devices", "exist", device, fix)
         return self.devices or gpus or ["/cpu:0"]
 
 

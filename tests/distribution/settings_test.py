@@ -141,12 +141,16 @@ def test_replicas_start_warm_as_one_device_does_and_one_device_goes_on(train_alo
             "Distribution.devices must exist, got '/gpu:7'. Visible GPUs: ",
         ),
         (
+            {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:2"]},
+            "Distribution.devices must exist, got '/cpu:2'. .* Processor: /cpu:0, /cpu:1.",
+        ),
+        (
             {"resources": 4},
             r"Distribution.resources must be built, such as @resources.Resources",
         ),
         ({"min_shard_bytes": 0}, "Distribution.min_shard_bytes must be at least 1, got 0"),
     ],
-    ids=["misspelt", "devices of none", "no such GPU", "no part", "no size"],
+    ids=["misspelt", "devices of none", "no such GPU", "no such CPU", "no part", "no size"],
 )
 def test_mistakes(settings, message):
     with pytest.raises(checks.UserError, match=message):

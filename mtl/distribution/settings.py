@@ -128,7 +128,8 @@ class Distribution:
 
     Each replica takes an equal part of the batch. Gradients are summed over replicas before
     clipping, balancing and the update, and batch norm sees the rows of all replicas. Apart from
-    rounding, the updates of the weights are the same as on a single device. Replicas wait for each
+    rounding, random draws and losses that compare rows, the updates of the weights are the same as
+    on a single device. Replicas wait for each
     other in every step, so a session call runs a single step. With parameter servers, each worker
     updates the weights with its part of the batch without waiting for the others, and each update
     counts as a step.

@@ -28,7 +28,7 @@ class DynamicWeightAverage(base.Weighting):
     Attributes:
       period_steps: the length of a period in steps: an epoch, as in the paper, or enough steps for
         an average loss with little noise. Periods start at the steps that are multiples of
-        `period_steps`.
+        `period_steps`, or later with several workers and parameter servers.
       temperature: the temperature of the softmax, above 0; large values make the weights equal. The
         paper takes 2.
     """

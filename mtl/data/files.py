@@ -319,7 +319,7 @@ def estimate_bytes(paths: Sequence[str]) -> int:
     """Estimate the bytes of text in local or remote files, without reading or copying them."""
     total = 0
     for path in paths:
-        size = remote.look(path).size if remote.is_remote(path) else os.path.getsize(path)
+        size = remote.find_size(path) if remote.is_remote(path) else os.path.getsize(path)
         total += size * (_COMPRESSED if compression(path) else 1)
     return total
 

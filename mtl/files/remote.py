@@ -164,6 +164,15 @@ def look(path: str) -> Version:
     return _versions[path]
 
 
+def find_size(path: str) -> int:
+    """Return the size of a remote file, as `find` or `look` remember it; 0 if it is unknown.
+
+    Raises:
+      UserError: no size is remembered, and the file does not exist or cannot be reached.
+    """
+    return (_versions.get(path) or look(path)).size
+
+
 def exists(path: str) -> bool:
     """Return True if a local or remote file or folder exists.
 

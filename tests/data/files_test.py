@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from mtl.data import csv, files, subset
+from mtl.files import remote
 
 # Each with lines that are cut by the ends of chunks.
 TEXTS = [
@@ -78,3 +79,9 @@ def test_shards_are_measured_by_the_files_of_the_inner_source(tmp_path):
     assert files.measure_shards(outer, "train", 2) == [9, 35]
     assert not files.measure_shards(outer, "test", 2)
     assert not files.measure_shards(types.SimpleNamespace(), "train", 2)
+
+
+def test_sizes_of_remote_files_are_asked_only_once(monkeypatch):
+    for name, size in (("a.csv", 9), ("b.csv.gz", 2)):
+        monkeypatch.setitem(remote._versions, f"s3://b/{name}", remote.Version(size, 0))
+    assert files.estimate_bytes(["s3://b/a.csv", "s3://b/b.csv.gz"]) == 29

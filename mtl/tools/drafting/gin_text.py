@@ -12,6 +12,7 @@ import numpy as np
 
 from mtl import checks, spec
 from mtl.tools.drafting import columns, inputs, plans
+from mtl.tools.drafting import tasks as tasks_lib
 
 # {part: (its name in gin, a comment, further settings)}
 _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -500,7 +501,9 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
     """
     facts = plan.table.facts
     header = ("column", "missing", f"{plan.tasks[0].metric} alone", "use")
-    tasks = {task.label: f"task, heads.{task.head}: {task.why}" for task in plan.tasks}
+    tasks = {
+        task.label: f"{_name_task(task)}, heads.{task.head}: {task.why}" for task in plan.tasks
+    }
     uses = {**tasks, **{chosen.name: chosen.why for chosen in plan.inputs}}
     shown = _choose_shown(plan, most)
     rows = [
@@ -509,6 +512,11 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
     ]
     others = [name for name in facts if name not in {*shown}]
     return [header, *rows, *_fold_columns(plan, others, uses)]
+
+
+def _name_task(task: tasks_lib.Task) -> str:
+    """Return "task", with the name of the task if it differs from the name of its column."""
+    return "task" if task.name == task.label else f"task {task.name!r}"
 
 
 def _show_gaps(facts: columns.Facts) -> str:

@@ -79,6 +79,7 @@ def _write_lead(plan: plans.Plan, out: str) -> list[str]:
 def _tell_tasks(plan: plans.Plan) -> blocks.Table:
     rows = [
         [
+            task.name,
             gin_text.show_line(task.label),
             f"heads.{task.head}",
             _show_gaps(plan, task.label),
@@ -86,7 +87,7 @@ def _tell_tasks(plan: plans.Plan) -> blocks.Table:
         ]
         for task in plan.tasks
     ]
-    return blocks.Table(["task", "head", "missing", "decision"], rows)
+    return blocks.Table(["task", "column", "head", "missing", "decision"], rows)
 
 
 def _tell_columns(plan: plans.Plan, chosen: Sequence[inputs_lib.Input]) -> list[Any]:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -397,6 +397,8 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", column):
+        return column
     # NFKD separates an accent from its letter, and ASCII drops the accent: é becomes e.
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
@@ -404,11 +406,19 @@ def _scope(column: str) -> str:
 
 
 def tell_apart(chosen: Sequence[Task]) -> list[Task]:
-    """Give the tasks unique names: a repeated name `task` becomes `task_2`."""
-    names: list[str] = []
+    """Give the tasks unique names: a repeated name `task` becomes `task_2`.
+
+    A task with the exact name of its column keeps this name, so that no other task takes it.
+    """
+    owners = {task.name: task.label for task in reversed(chosen)}
+    owners |= {task.name: task.label for task in chosen if task.name == task.label}
     for task in chosen:
-        numbered = (f"{task.name}_{number}" for number in itertools.count(2))
-        others = [*names, *(other.name for other in chosen if other is not task)]
-        is_free = task.name not in names
-        names.append(task.name if is_free else next(n for n in numbered if n not in others))
-    return [dataclasses.replace(t, name=name) for t, name in zip(chosen, names, strict=True)]
+        if owners[task.name] != task.label:
+            owners[_number(task.name, owners)] = task.label
+    names = {label: name for name, label in owners.items()}
+    return [dataclasses.replace(task, name=names[task.label]) for task in chosen]
+
+
+def _number(name: str, taken: Container[str]) -> str:
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(name for name in numbered if name not in taken)

@@ -63,6 +63,17 @@ def _count_pictures(text):
     return len(re.findall(r'<svg [^>]*viewBox="0 0 360 ', text))
 
 
+def test_a_draft_tells_the_name_of_a_task_that_differs_from_its_column(draft, tmp_path):
+    columns = _make_columns(1)
+    columns["y/2"], columns["y_2"] = columns["y"], columns["y"][::-1]
+    printed = draft(columns, "--page", "t.html", "--task", "y/2", "--task", "y_2")
+    rows = {line.split()[0]: line for line in printed.splitlines() if ", heads." in line}
+    assert "task, heads" in rows["y"] and "task, heads" in rows["y_2"]
+    assert "task 'y_2_2', heads" in rows["y/2"]
+    cells = [cell.text for cell in _read_page(tmp_path / "t.html")[1].iter("td")]
+    assert cells[cells.index("y_2_2") + 1] == "y/2"
+
+
 def test_a_page_draws_each_column_and_tells_doubts_and_decisions(draft, tmp_path):
     columns = _make_columns(3)
     printed = draft(columns, "--page", "t.html")

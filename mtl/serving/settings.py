@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol
 from mtl import checks, types
 from mtl.variables import patterns
 
-DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
+RESERVED = DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
 
 
 class Rewriting(Protocol):
@@ -97,7 +97,7 @@ class Serving:
             rule = "name features of fixed length"
             checks.require(not spec.fields[name].is_ragged, "Serving.passthrough", rule, name)
         # The name of a task is also the name of a signature.
-        for reserved in (DEFAULT, LEAN, RAW):
+        for reserved in RESERVED:
             rule = f"not be called {reserved!r}, because a signature has this name"
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))
 

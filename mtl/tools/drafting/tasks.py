@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mtl import checks
+from mtl.serving import settings as serving_settings
 from mtl.spec import literals
 from mtl.tools.drafting import amounts, columns, inputs, inspection, lines, telling
 
@@ -397,12 +398,14 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", column):
+    # A task is also a signature of exports.
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", column) and column not in serving_settings.RESERVED:
         return column
     # NFKD separates an accent from its letter, and ASCII drops the accent: é becomes e.
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
-    return name if name[:1].isalpha() else f"task_{name}".rstrip("_")
+    is_valid = name[:1].isalpha() and name not in serving_settings.RESERVED
+    return name if is_valid else f"task_{name}".rstrip("_")
 
 
 def tell_apart(chosen: Sequence[Task]) -> list[Task]:

@@ -34,6 +34,7 @@ def name(*columns):
         (["a b", "a_b", "a-b"], ["a_b_2", "a_b", "a_b_3"]),
         (["a b", "a_b", "a_b_2"], ["a_b_3", "a_b", "a_b_2"]),
         (["_a", "a_", "a"], ["a_2", "a_", "a"]),
+        (["raw", "lean", "raw!"], ["task_raw", "task_lean", "task_raw_2"]),
         (["2024", "7"], ["task_2024", "task_7"]),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ import numpy as np
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import column as columns
+
+_log = logging.getLogger(__name__)
 
 # Quantiles of many values are computed from a uniform sample of this size.
 _SAMPLE_SIZE = 1 << 18
@@ -332,6 +335,8 @@ class Vocabulary:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, with one value per line.
 
+        A warning tells values that the vocabulary lacks because of a line break.
+
         Returns:
           {"file": the name of the file, "size": the number of values}.
 
@@ -339,6 +344,7 @@ class Vocabulary:
           UserError: no value occurs `min_count` times.
         """
         values = self._rank_values()
+        self._warn_of_breaks()
         rule = f"hold a value that occurs {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
         checks.require(len(values) > 0, f"features.{column}", rule, 0, fix)
@@ -358,6 +364,19 @@ class Vocabulary:
             if count >= self.min_count and value.splitlines() == [value]
         )
         return list(itertools.islice(values, self.max_size))
+
+    def _warn_of_breaks(self) -> None:
+        frequent = (value for value, count in self._counts.items() if count >= self.min_count)
+        broken = [value for value in frequent if value and value.splitlines() != [value]]
+        if broken:
+            _log.warning(
+                "Warning: %d frequent value(s) of %s have a line break, such as %r. The model does "
+                "not know them, because a vocabulary has one value a line. Replace the line "
+                "breaks, or use a Hashed column.",
+                len(broken),
+                self.source,
+                min(broken).decode(errors="replace"),
+            )
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -88,13 +88,14 @@ def test_quantiles_of_many_values_come_from_a_bounded_sample(monkeypatch):
     )
 
 
-def test_vocabulary_is_ranked_by_frequency_then_bytes(tmp_path):
+def test_vocabulary_is_ranked_by_frequency_then_bytes(tmp_path, caplog):
     gathered = accumulators.Vocabulary(reads={"x": lambda values: values}, min_count=2, max_size=3)
     gathered.update(np.array([b"b", b"a", b"c", b"c", b"once"], object))
     gathered.update(np.array([b"a", b"b", b"c", b"d", b"d", b"x\ny", b"x\ny"], object))
     saved = gathered.save(str(tmp_path), "job")
     assert saved == {"file": "vocabulary_job.txt", "size": 3}
     assert (tmp_path / "vocabulary_job.txt").read_bytes() == b"c\na\nb\n"
+    assert "1 frequent value(s) of x have a line break, such as 'x\\ny'" in caplog.text
 
 
 def test_repr_tells_the_settings_and_not_the_state():

@@ -43,7 +43,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "A vector for each value that occurs twice or more, and one for all other values.",
         {},
     ),
-    "hashes": ("features.Hashed", "Too many values for a vocabulary: by hash.", {}),
+    "hashes": ("features.Hashed", "Values that do not fit into a vocabulary: by hash.", {}),
     "weighted_categories": (
         "weighted/features.Categorical",
         "Lists with weights: the weighted mean of the vectors of their values.",

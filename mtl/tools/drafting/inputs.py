@@ -295,11 +295,18 @@ def _choose_text(
         return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
     about = "" if facts.is_counted else "more than "
     why = f"category, {about}{facts.distinct:,} values"
-    if facts.distinct <= _MOST_CATEGORIES:
-        parts = ("categories",)
-    else:
+    broken = sum(map(has_break, facts.values))
+    if facts.distinct > _MOST_CATEGORIES or broken == facts.distinct:
         parts, why = ("hashes",), f"{why}: hashed"
+    else:
+        parts = ("categories",)
+        why += f", {broken:,} of them unknown to the model because of a line break" * (broken > 0)
     return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
+
+
+def has_break(text: str) -> bool:
+    """Return True if a text has a line break, so that no vocabulary holds it."""
+    return "\n" in text or "\r" in text
 
 
 def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:

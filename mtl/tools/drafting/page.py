@@ -135,7 +135,7 @@ def expect_unknown(plan: plans.Plan) -> dict[str, float]:
         return {}
     facts = {use.name: plan.table.facts[use.name] for use in plan.used if _is_category(use)}
     return {
-        name: _expect_rare(np.array(list(column.values.values()), np.float64), share)
+        name: _expect_unknown(column, share)
         for name, column in facts.items()
         if column.present and column.is_counted
     }
@@ -146,15 +146,17 @@ def _is_category(use: inputs_lib.Input) -> bool:
     return "categories" in use.parts and not use.dtype.startswith("list")
 
 
-def _expect_rare(rows: np.ndarray, share: float) -> float:
-    """Return the expected share of held-out values with less than two training rows.
+def _expect_unknown(facts: columns.Facts, share: float) -> float:
+    """Return the expected share of held-out values that a vocabulary lacks.
 
     Args:
-      rows: the number of rows of each value [V].
+      facts: the facts of a column of categories.
       share: the share of held-out rows.
     """
+    rows = np.array(list(facts.values.values()), np.float64)
     none, one = share ** (rows - 1), (rows - 1) * share ** np.maximum(rows - 2, 0) * (1 - share)
-    return float((rows * (none + one)).sum() / rows.sum())
+    is_broken = list(map(inputs_lib.has_break, facts.values))
+    return float((rows * np.where(is_broken, 1.0, none + one)).sum() / rows.sum())
 
 
 def _show_gaps(plan: plans.Plan, name: str) -> Any:

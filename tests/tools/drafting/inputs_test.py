@@ -148,3 +148,10 @@ def test_numbers_among_many_words_are_left_out_with_the_flags():
     chosen = _choose("c", texts)
     assert "left out: numbers, mixed with other texts" in chosen.why
     assert "--missing 'TBD' --missing 'n.a.'" in chosen.doubt
+
+
+def test_values_with_a_line_break_do_not_count_as_known():
+    some = _choose("c", ["a", "b", "c\nd"] * ROWS)
+    assert some.why == "category, 3 values, 1 of them unknown to the model because of a line break"
+    # Without another value, a vocabulary would be empty.
+    assert _choose("c", ["a\nb", "c\nd"] * ROWS).parts == ("hashes",)

@@ -3,11 +3,12 @@
 times.read_time("2024-5-31 9:05") < times.read_time("2024/05/31 12:00 PM")
 times.read_parts("31.05.2024", times.read_form("a form", "%d.%m.%Y"))     # (2024, 5, 31, 0, 0, 0)
 
-`read_time` returns the digits of year, month, day, hour, minute and second as one number. Time
-zones and fractions of a second are ignored.
+`read_time` returns the digits of year, month, day, hour, minute and second as one number, in UTC if
+the text has an offset such as +02:00. Names of time zones and fractions of a second are ignored.
 """
 
 import calendar
+import datetime
 import math
 import re
 from collections.abc import Mapping
@@ -15,18 +16,25 @@ from typing import NamedTuple
 
 from mtl import checks
 
+_OFFSET = r"[+-][0-9]{2}(?::?[0-9]{2})?"
 PATTERN = (
     r"([0-9]{4})[-/](0?[1-9]|1[0-2])[-/](0?[1-9]|[12][0-9]|3[01])"
     r"(?:[T ]\s*([0-9]{1,2})?(?::?([0-9]{2}))?(?::?([0-9]{2}))?([.,][0-9]+)?"
-    r"(?:\s*([AaPp])\.?[Mm]\b)?.*)?"
+    # Java adds the name of a zone, as in 2024-05-31T10:00+02:00[Europe/Berlin].
+    rf"(?:\s*([AaPp])\.?[Mm]\b)?(?:\s*({_OFFSET})(?:\[.*\])?|.*))?"
 )
-"""Matches a time in Python and RE2; its groups are the parts from year to fraction, and A or P."""
+"""Matches a time in Python and RE2; its groups are the parts from year to fraction, A or P, and the
+offset from UTC.
+"""
 
 DIGITS = ("year", "month", "day", "hour", "minute", "second")
 """The parts of a time that are numbers: four digits for the year, two for the others."""
 
 HALF = "half"
 """The part of a time that says A or P, for AM or PM."""
+
+OFFSET = "offset"
+"""The part of a time that is its offset from UTC, such as +02:00."""
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
@@ -53,9 +61,9 @@ _DIRECTIVES = {
     "p": (HALF, r"([AaPp])\.?[Mm]\.?", r"([AaPp])[Mm]"),
     "a": ("", r"[A-Za-z]+\.?,?", r"[A-Za-z]+\.?,?"),
     "z": (
-        "",
-        r"(?:[+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
-        r"(?:[+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
+        OFFSET,
+        r"([+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
+        r"([+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
     ),
 }
 LETTERS = " ".join(f"%{letter}" for letter in _DIRECTIVES)
@@ -76,7 +84,7 @@ class Form(NamedTuple):
     groups: Mapping[str, int]
 
 
-ISO = Form(PATTERN, {**{part: group for group, part in enumerate(DIGITS, 1)}, HALF: 8})
+ISO = Form(PATTERN, {**{part: group for group, part in enumerate(DIGITS, 1)}, HALF: 8, OFFSET: 9})
 """The form of ISO 8601, such as 2024-05-31 13:45, and of variants such as 2024/5/31."""
 
 
@@ -127,22 +135,52 @@ def check_form(where: str, form: str) -> None:
     read_form(where, form)
 
 
-def read_time(text: str) -> float:
-    """Return the digits of a time as a number, such as 20240531090500.
+def read_time(text: str, form: Form = ISO) -> float:
+    """Return the digits of a time as a number, such as 20240531090500, which sorts like the time.
 
     Args:
-      text: a time in the form `ISO`. Impossible days, such as February 30, also give a number.
+      text: a time, in UTC unless it has an offset. Impossible days, such as February 30, also give
+        a number.
+      form: the form of the text.
 
     Returns:
-      The digits of year, month, day, hour, minute and second; NaN if the text is not a time.
+      The digits of year, month, day, hour, minute and second in UTC; NaN if the text is not a time.
     """
-    parts = _find_parts(text, ISO)
-    if parts is None:
+    texts = _find_texts(text, form)
+    parts = _to_numbers(texts) if texts else ()
+    # The pattern of a month name matches any word, such as the German Mai.
+    if not texts or not parts[1]:
         return math.nan
+    offset = texts.get(OFFSET, "")
+    if offset[:1] in ("+", "-"):
+        parts = _shift(parts, offset)
     total = 0
     for part in parts:
         total = 100 * total + part
     return float(total)
+
+
+def write_time(time: float) -> str:
+    """Return a time of `read_time` as a text, such as 2024-05-31 09:05:00; "" for NaN."""
+    if math.isnan(time):
+        return ""
+    digits = f"{time:014.0f}"
+    pairs = [digits[place : place + 2] for place in range(4, 14, 2)]
+    return f"{digits[:4]}-{'-'.join(pairs[:2])} {':'.join(pairs[2:])}"
+
+
+def _shift(parts: tuple[int, ...], offset: str) -> tuple[int, ...]:
+    """Return a time in UTC."""
+    digits = f"{offset.replace(':', '')}00"
+    minutes = int(f"{digits[0]}1") * (60 * int(digits[1:3]) + int(digits[3:5]))
+    year, month, day, hour, minute, second = parts
+    # Add days to the month, because a day such as February 30 does not exist.
+    late = datetime.timedelta(days=day - 1, hours=hour, minutes=minute - minutes, seconds=second)
+    try:
+        moment = datetime.datetime(year, month, 1) + late
+    except (ValueError, OverflowError):  # The year 0, or a year beyond 9999.
+        return parts
+    return moment.timetuple()[:6]
 
 
 def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
@@ -166,10 +204,19 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
 
 
 def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:
+    texts = _find_texts(text, form)
+    return None if texts is None else _to_numbers(texts)
+
+
+def _find_texts(text: str, form: Form) -> dict[str, str] | None:
+    """Return {part of a time: its text}; None if the text does not have the form."""
     match = re.fullmatch(form.pattern, text.strip())
     if match is None:
         return None
-    texts = {part: match.group(group) or "" for part, group in form.groups.items()}
+    return {part: match.group(group) or "" for part, group in form.groups.items()}
+
+
+def _to_numbers(texts: Mapping[str, str]) -> tuple[int, ...]:
     texts = {**_WITHOUT_DAY, **texts}
     parts = [_read_number(part, texts.get(part) or "0") for part in DIGITS]
     parts[3] = _read_hour(parts[3], texts.get(HALF, ""))

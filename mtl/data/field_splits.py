@@ -125,9 +125,9 @@ class ByKey(ByField):
 class ByTime(ByField):
     """A source that holds out splits which are later in time than the training split.
 
-    Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM. Time
-    zones and fractions of a second are ignored. Rows without a time are in no split; a new run logs
-    the number of such rows.
+    Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM, in UTC
+    unless they have an offset such as +02:00. Names of time zones and fractions of a second are
+    ignored. Rows without a time are in no split; a new run logs the number of such rows.
 
     Attributes:
       starts: {new split: first time}, in ascending order; a split ends when the next split starts.
@@ -232,7 +232,7 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 
 def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
     """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN for other texts."""
-    parts, is_time = time_texts.read_digits(texts, form)
+    parts, is_time = time_texts.read_digits(texts, form, in_utc=True)
     # The digits of a time form one number, such as 20240531123000, which sorts like the time.
     total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
     return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

@@ -20,12 +20,15 @@ _DAY, _HOUR = 86_400, 3_600
 _ERA, _TO_1970 = 146_097, 719_468
 
 
-def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+def read_digits(
+    texts: tf.Tensor, form: times.Form, in_utc: bool = False
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Parse the digits of times; accept times that do not exist, such as 25:00.
 
     Args:
       texts: [B].
       form: the format of the texts.
+      in_utc: True shifts times that have an offset, such as +02:00, to UTC; False ignores offsets.
 
     Returns:
       {part: int64 [B]} for the parts in `times.DIGITS`, such as "year"; and a mask of the texts
@@ -34,16 +37,38 @@ def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor
     texts = tf.strings.strip(texts)
     pattern = f"^(?:{form.pattern})$"
     is_time = tf.strings.regex_full_match(texts, form.pattern)
-    groups = ",".join(rf"\{group}" for group in form.groups.values())
-    cells = tf.strings.regex_replace(texts, pattern, groups)
-    cells = tf.where(is_time, cells, "," * (len(form.groups) - 1))
-    columns = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
-    digits = dict(zip(form.groups, columns, strict=True))
+    groups = {n: group for n, group in form.groups.items() if in_utc or n != times.OFFSET}
+    rewrite = ",".join(rf"\{group}" for group in groups.values())
+    cells = tf.strings.regex_replace(texts, pattern, rewrite)
+    cells = tf.where(is_time, cells, "," * (len(groups) - 1))
+    columns = tf.io.decode_csv(cells, [[""]] * len(groups), use_quote_delim=False)
+    digits = dict(zip(groups, columns, strict=True))
     parts = {part: _read_number(part, digits.get(part), tf.shape(texts)) for part in times.DIGITS}
     if times.HALF in digits:
         parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
     # The pattern of a month name matches any word, such as the German Mai.
-    return parts, is_time & (parts["month"] >= 1)
+    is_time &= parts["month"] >= 1
+    return _shift(parts, digits[times.OFFSET]) if times.OFFSET in digits else parts, is_time
+
+
+def _shift(parts: dict[str, tf.Tensor], offsets: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return times in UTC; `offsets` without digits, such as "Z" or a name, shift by nothing."""
+    has_offset = tf.strings.regex_full_match(offsets, "[+-].*")
+
+    def shift() -> dict[str, tf.Tensor]:
+        digits = tf.strings.regex_replace(tf.where(has_offset, offsets, "+00"), ":", "") + "00"
+        hours, minutes = (
+            tf.strings.to_number(tf.strings.substr(digits, place, 2), tf.int64) for place in (1, 3)
+        )
+        is_west = tf.equal(tf.strings.substr(digits, 0, 1), "-")
+        late = tf.where(is_west, tf.constant(60, tf.int64), -60) * (60 * hours + minutes)
+        days = _count_days(parts["year"], parts["month"], parts["day"])
+        clock = parts["hour"] * _HOUR + parts["minute"] * 60 + parts["second"]
+        moved = divide_seconds(days * _DAY + clock + late)
+        return {name: tf.where(has_offset, moved[name], part) for name, part in parts.items()}
+
+    # Most tables have no offsets, so the arithmetic is rare.
+    return tf.cond(tf.reduce_any(has_offset), shift, lambda: parts)
 
 
 def _read_number(part: str, digits: tf.Tensor | None, shape: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """A gin file of a table: what is decided, and that it trains."""
 
+import datetime
 import os
 import pathlib
 import random
@@ -149,6 +150,28 @@ def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, t
     drafted = (tmp_path / "t.gin").read_text()
     assert "field_splits.ByTime.starts = {'test': '2024-01-10'}" in drafted
     assert "# 40 rows (10.0%) have no time and are not used." in drafted
+
+
+@pytest.mark.parametrize(
+    ("form", "start"), [("%Y-%m-%dT%H:%M:%S%z", "T"), ("%d.%m.%Y %H:%M%z", " ")]
+)
+def test_the_latest_rows_are_those_of_the_latest_instants(run, tmp_path, form, start):
+    write(tmp_path / "t.csv")
+    first = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    zones = [datetime.timezone(datetime.timedelta(hours=hours)) for hours in (9, -8)]
+    header, *rows = (tmp_path / "t.csv").read_text().splitlines()
+    place = header.split(",").index("day")
+    for number, row in enumerate(rows):
+        cells, time = row.split(","), first + datetime.timedelta(minutes=10 * number)
+        cells[place] = time.astimezone(zones[number % 2]).strftime(form)
+        rows[number] = ",".join(cells)
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]) + "\n")
+    run("--task", "clicked", "--time", "day")
+    with config.isolated():
+        data = config.load(["t.gin"]).data
+    assert start in data.source.starts["test"]
+    places = [int(place.split()[-1]) for place, _ in data.source.scan("test", data.spec)]
+    assert places == list(range(362, 402))  # The header is line 1.
 
 
 @pytest.mark.parametrize(

@@ -528,10 +528,9 @@ def _read_times(
         odd = [text for text in facts.values if not columns.match_time(text)]
         shown = next(iter([*odd, *facts.values]), "")
         checks.fail(where, "hold numbers, or times such as 2024-05-31", shown)
-    if not form:
-        return np.array([times.read_time(text) for text in texts]), texts
-    written = [str(time or "") for time in dates.read_times(texts, form)]
-    return np.array([times.read_time(text) for text in written]), written
+    parsed_form = times.read_form(where, form)
+    values = np.array([times.read_time(text, parsed_form) for text in texts])
+    return values, list(map(times.write_time, values)) if form else texts
 
 
 def _require_whole(table: inspection.Inspection, name: str, where: str, values: np.ndarray) -> None:

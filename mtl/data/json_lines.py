@@ -10,6 +10,7 @@ json_lines.JsonLines.files = {"train": "data/train-*.jsonl", "test": "data/test.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -22,7 +23,16 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import examples, files, json_columns, packed, source, weighted_lists
+from mtl.data import (
+    csv,
+    examples,
+    files,
+    json_columns,
+    packed,
+    source,
+    weighted_lists,
+    written_numbers,
+)
 from mtl.deferred import tf
 from mtl.spec import literals, nested
 
@@ -69,10 +79,16 @@ class JsonLines(types.Source):
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
+      cells: settings by which texts are read, such as marks of absent values and forms of numbers;
+        a list is never a text. With None, every text that is not empty is a value.
     """
 
     files: files.Files
     data_dir: Annotated[str, checks.Is(str, "be a folder")] = ""
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] | None = (
+        dataclasses.field(default=None, repr=False)
+    )
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split.
@@ -102,7 +118,7 @@ class JsonLines(types.Source):
 
         def parse(lines: np.ndarray) -> np.ndarray:
             rows = [parse_object(line) for line in lines]
-            columns = read_columns(rows, list(lines), fields, spec.counted, _map)
+            columns = read_columns(rows, list(lines), fields, spec.counted, _map, self.cells)
             return examples.serialize_examples(columns)
 
         serialized_rows = tf.numpy_function(parse, [batch], tf.string, stateful=False)
@@ -114,6 +130,8 @@ class JsonLines(types.Source):
         fields = mark_parts(spec.fields)
         names = [field.column for name, field in fields.items() if name not in spec.counted]
         self._check_fields(names)
+        if self.cells is not None:
+            raise types.DecodeOnlyError
         return json_columns.read_files(self._find(split), fields)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -121,7 +139,9 @@ class JsonLines(types.Source):
         fields = mark_parts(spec.fields)
         for path in self._find(split):
             for number, line in read_lines(path):
-                problem_or_values = line if isinstance(line, str) else _scan(line, spec, fields)
+                problem_or_values = (
+                    line if isinstance(line, str) else _scan(line, spec, fields, self.cells)
+                )
                 yield f"{path} line {number}", problem_or_values
 
     @property
@@ -206,10 +226,14 @@ def _map(make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
 
 
 def _scan(
-    line: bytes, spec: spec_lib.Spec, fields: Mapping[str, spec_lib.Field]
+    line: bytes,
+    spec: spec_lib.Spec,
+    fields: Mapping[str, spec_lib.Field],
+    cells: csv.Csv | None,
 ) -> dict[str, Any] | str:
     try:
         row = parse_object(line)
+        row = _make_reader(fields, cells)(row) if cells else row
         for field in spec.feature_fields.values():
             if field.is_nested:
                 count_items(field, row)
@@ -272,6 +296,7 @@ def read_columns(
     fields: Mapping[str, spec_lib.Field],
     counted: Mapping[str, str],
     each: Each,
+    cells: csv.Csv | None = None,
 ) -> dict[str, Values]:
     """Return {field: its values in B objects}.
 
@@ -281,7 +306,9 @@ def read_columns(
       fields: {name: field}.
       counted: {field of counts: field of nested lists}, as in `Spec.counted`.
       each: a function that maps another function over the rows, and names the row of an error.
+      cells: settings by which texts are read; see `JsonLines.cells`.
     """
+    rows = each(_make_reader(fields, cells), rows) if cells else rows
     columns: dict[str, Values] = {}
     for name, field in fields.items():
         if name in counted:
@@ -291,7 +318,7 @@ def read_columns(
             values = _to_arrays(field, each(functools.partial(read_value, field), rows))
         # Infinity may be the result of a number that is too large, so the lines are checked.
         if field.dtype == "float32" and _has_infinity(values):
-            each(functools.partial(_check_text, field), lines)
+            each(functools.partial(_check_text, field), zip(values, lines, strict=True))
         columns[name] = values
         if field.is_nested:
             counts = each(functools.partial(count_items, field), rows)
@@ -367,9 +394,44 @@ def _list_values(field: spec_lib.Field, row: Mapping[str, Any]) -> list[Any] | N
     return None if value is None else nested.flatten(field, value)
 
 
-def _check_text(field: spec_lib.Field, line: bytes) -> None:
+def _check_text(field: spec_lib.Field, read: tuple[Any, bytes]) -> None:
     """Fail if a line has a number such as 1e999 in a field, because Python reads it as infinity."""
-    read_value(field, parse_object(line, parse_float=str))
+    value, line = read
+    if np.isinf(value).any():
+        read_value(field, parse_object(line, parse_float=str))
+
+
+def _make_reader(
+    fields: Mapping[str, spec_lib.Field], cells: csv.Csv
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return a function that reads the texts of an object by the settings `cells`."""
+    marks = {name: {*cells.list_marks(field)} for name, field in fields.items()}
+    forms = {n: cells.find_form(field) for n, field in fields.items() if not field.part_of}
+
+    def read(row: Mapping[str, Any]) -> dict[str, Any]:
+        plain = dict(row)
+        for field_name, field in fields.items():
+            name, form = field.part_of or field_name, forms.get(field_name)
+            value = plain.get(name)
+            if not isinstance(value, str):
+                continue
+            text = value.strip(literals.SPACES)
+            if text in marks[field_name]:
+                plain[name] = None
+            elif form:
+                plain[name] = written_numbers.to_plain(form, text)
+            else:
+                _require_no_list(field, text, cells.list_delimiter)
+        return plain
+
+    return read
+
+
+def _require_no_list(field: spec_lib.Field, text: str, delimiter: str) -> None:
+    try:
+        nested.require_no_list(field, text, delimiter)
+    except ValueError as error:
+        raise ValueError(f"field {field.name!r} {error}") from error
 
 
 def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:

@@ -21,8 +21,13 @@ def is_written_list(text: str) -> bool:
     return _AS_PYTHON.fullmatch(text) is not None
 
 
-def require_no_list(field: fields.Field, value: Any) -> None:
+def require_no_list(field: fields.Field, value: Any, delimiter: str = _DELIMITER) -> None:
     """Fail if a field for a list of texts gets a single text that looks like a list.
+
+    Args:
+      field: the field.
+      value: the value of the field.
+      delimiter: the character between the values of a list in a CSV file.
 
     Raises:
       ValueError: the text looks like a list. The caller puts the name of the field in front of the
@@ -30,7 +35,7 @@ def require_no_list(field: fields.Field, value: Any) -> None:
     """
     if not (field.is_ragged and field.dtype == "string" and isinstance(value, str)):
         return
-    if _DELIMITER in value or is_written_list(value):
+    if delimiter in value or is_written_list(value):
         fix = '["a", "b"]'
         raise ValueError(
             f"must be a list of texts, such as {fix}, got {reprlib.repr(value)}, one text"

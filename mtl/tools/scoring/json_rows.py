@@ -11,8 +11,8 @@ from typing import Any
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import examples, image_files, json_lines
-from mtl.tools.scoring import batches, image_rows
+from mtl.data import csv, examples, image_files, json_lines
+from mtl.tools.scoring import batches, image_rows, run_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,15 @@ class JsonLines:
       spec: the features of the model.
       keep: the names of fields to return beside the tf.Examples.
       batch_size: the largest number of rows in a chunk.
+      settings: the data source of the run, whose settings for texts apply to the files; None
+        without a run.
       images: the source that says which fields hold paths of image files; None if no field does.
     """
 
     spec: spec_lib.Spec
     keep: Sequence[str]
     batch_size: int
+    settings: Any = None
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
@@ -45,10 +48,16 @@ class JsonLines:
         apply = functools.partial(_make_each, chunk)
         fields, count_fields = json_lines.mark_parts(self.spec.feature_fields), self.spec.counted
         rows = apply(json_lines.parse_object, chunk.rows)
-        columns = json_lines.read_columns(rows, chunk.rows, fields, count_fields, apply)
+        columns = json_lines.read_columns(
+            rows, chunk.rows, fields, count_fields, apply, self._cells
+        )
         columns = image_rows.read_columns(self.images, chunk, columns)
         extra = {n: apply(functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=extra)
+
+    @functools.cached_property
+    def _cells(self) -> csv.Csv | None:
+        return run_source.find_json_lines(self.settings).cells
 
     def problem(self, chunk: batches.Chunk) -> str:
         # `parse` has already reported all other mistakes of a line.

@@ -14,7 +14,7 @@ from typing import Any
 
 from mtl import checks
 from mtl.data import files as files_lib
-from mtl.data import json_lines, pipeline, tfrecord
+from mtl.data import pipeline, tfrecord
 from mtl.tools.scoring import image_rows, readers, run_source
 
 
@@ -61,7 +61,7 @@ def _find_settings(kind: Any, source: Any) -> Any:
 
 _FIND_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "csv": run_source.find_csv,
-    "jsonl": functools.partial(_find_settings, json_lines.JsonLines),
+    "jsonl": run_source.find_json_lines,
     "parquet": run_source.find_arrow,
     "tfrecord": functools.partial(_find_settings, tfrecord.TfRecord),
 }

@@ -211,7 +211,7 @@ class Reader:
         }
         return {
             "csv": csv_rows.Csv(**common, settings=self.settings),
-            "jsonl": json_rows.JsonLines(**common),
+            "jsonl": json_rows.JsonLines(**common, settings=self.settings),
             "parquet": table_rows.Tables(**common, settings=self.settings),
             "tfrecord": records.Records(**common, settings=self.settings),
         }

@@ -2,6 +2,7 @@
 
 settings = run_source.find_csv(experiment.data.source)       # for CSV files
 settings = run_source.find_arrow(experiment.data.source)     # for Parquet files and spreadsheets
+settings = run_source.find_json_lines(experiment.data.source)        # for JSON lines
 cells = run_source.find_cells(experiment.data.source)        # for DataFrames
 
 A text means the same in files of all formats: the lists, missing values and forms of numbers that a
@@ -11,14 +12,22 @@ A text means the same in files of all formats: the lists, missing values and for
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mtl import checks
-from mtl.data import arrow, csv, file_settings, frames, stored_rows
+from mtl.data import arrow, csv, file_settings, frames, json_lines, stored_rows
 
 _Source = TypeVar("_Source")
+_WITH_CELLS = (
+    csv.Csv,
+    arrow.Arrow,
+    frames.Frames,
+    stored_rows.StoredRows,
+    json_lines.JsonLines,
+)
 _CELL_SETTINGS = (
     "missing",
     "missing_in",
@@ -71,6 +80,20 @@ def find_arrow(source: Any) -> arrow.Arrow:
     return settings or arrow.Arrow(files={"input": ""}, cells=find_cells(source))
 
 
+def find_json_lines(source: Any) -> json_lines.JsonLines:
+    """Return the settings for JSON lines: the run's `JsonLines`, or else the settings of its cells.
+
+    Args:
+      source: the source of a run, or None.
+    """
+    settings = find_settings(source, json_lines.JsonLines)
+    cells = None
+    # If sources differ in their cells, a user can still write JSON with null and numbers.
+    with contextlib.suppress(checks.UserError):
+        cells = _find_own_cells(source)
+    return settings or json_lines.JsonLines(files={"input": ""}, cells=cells)
+
+
 def find_cells(source: Any) -> csv.Csv:
     """Return the settings by which a run reads texts, such as the marks of missing values.
 
@@ -80,12 +103,17 @@ def find_cells(source: Any) -> csv.Csv:
     Raises:
       UserError: a `Mixture` has sources with different settings.
     """
+    return _find_own_cells(source) or frames.PLAIN_CSV
+
+
+def _find_own_cells(source: Any) -> csv.Csv | None:
+    """Return the settings by which a run reads texts; None if the run has none."""
     cells = [
         inner if isinstance(inner, csv.Csv) else inner.cells
         for inner in file_settings.list_inner(source)
-        if isinstance(inner, (csv.Csv, arrow.Arrow, frames.Frames, stored_rows.StoredRows))
+        if isinstance(inner, _WITH_CELLS)
     ]
-    return _choose(cells, _take_cell_settings) or frames.PLAIN_CSV
+    return _choose([one for one in cells if one is not None], _take_cell_settings)
 
 
 def _choose(sources: list[_Source], describe: Callable[[Any], Any]) -> _Source | None:

@@ -62,7 +62,14 @@ def _write_csv(path):
     path.write_text("\n".join(map(";".join, [list(COLUMNS), *rows])) + "\n")
 
 
+def _write_lines(path):
+    columns = {**COLUMNS, "tags": [["x", "y"], "", ["z"]]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
 WRITERS = {
+    "in.jsonl": _write_lines,
     "in.csv": _write_csv,
     "in.parquet": lambda path: parquet.write_table(pa.table(COLUMNS), path),
     "in.feather": lambda path: feather.write_feather(pa.table(COLUMNS), str(path)),
@@ -101,6 +108,20 @@ def test_rows_to_evaluate_are_read_as_the_run_reads_texts(run, name, tmp_path):
     assert [round(float(price), 3) for price in values["price"]] == EXPECTED["price"]
     assert list(values["job"]) == EXPECTED["job"]
     assert list(map(list, values["tags"])) == EXPECTED["tags"]
+
+
+@pytest.mark.medium
+def test_a_text_in_json_that_the_run_reads_as_a_list_is_one_line(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"price": 1, "tags": ["x"]}\n{"price": 1, "tags": "x^y"}\n')
+    reader = scoring.Reader(spec=SPEC, settings=CSV)
+    (chunk,) = reader.chunks([str(path)])
+    with pytest.raises(checks.UserError, match=r"line 2: field 'tags' must be a list of texts"):
+        reader.parse(chunk)
+    data = pipeline.Pipeline(source=CSV, spec=SPEC, batch_size=4)
+    opened, split = scoring.open_files(data, [str(path)])
+    problems = [values for _, values in opened.source.scan(split, SPEC)]
+    assert "must be a list of texts" in problems[1]
 
 
 @pytest.mark.parametrize("run", SOURCES)

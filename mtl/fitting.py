@@ -319,7 +319,14 @@ def _convert_rows(data: Any) -> pa.Table | None:
         return pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, dict):
         return pa.table({name: _list_matrix(values) for name, values in data.items()})
-    return pa.Table.from_pylist(list(data)) if isinstance(data, list | tuple) else None
+    is_list = isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data)
+    return _join_rows(data) if is_list else None
+
+
+def _join_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return a table with the keys of all rows; Arrow alone would take the keys of the first."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _list_matrix(values: Any) -> Any:

@@ -231,6 +231,11 @@ def test_every_form_of_a_table_is_the_same_table(form):
     pd.testing.assert_frame_equal(table.to_pandas(), _ROWS)
 
 
+def test_a_key_that_the_first_row_lacks_is_a_column():
+    table = fitting._read_table("data", [{"a": 1}, {"b": "x", "a": 2}, {"b": None}])
+    assert table.to_pydict() == {"a": [1, 2, None], "b": [None, "x", None]}
+
+
 class _Column:
     """A column that converts itself to Arrow, like a column of polars."""
 
@@ -238,7 +243,7 @@ class _Column:
         return pa.array([1, 2])
 
 
-@pytest.mark.parametrize("form", [_Column(), pa.array([1, 2]), _ROWS["age"], 5])
+@pytest.mark.parametrize("form", [_Column(), pa.array([1, 2]), _ROWS["age"], 5, [1]])
 def test_what_is_not_a_table_is_one_line(form):
     with pytest.raises(checks.UserError, match="must be a DataFrame, an Arrow table, a dict of"):
         fitting._read_table("data", form)

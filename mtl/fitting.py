@@ -212,7 +212,9 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
     if model_dir is None:
         names = itertools.chain(["fit"], (f"fit-{number}" for number in itertools.count(2)))
         return next(p for name in names if not os.path.exists(p := os.path.join(_RUNS, name)))
-    where, folder = f"{_WHERE}: model_dir", os.fspath(model_dir)
+    where = f"{_WHERE}: model_dir"
+    checks.is_a(where, model_dir, (str, os.PathLike), "be the path of a folder")
+    folder = os.fspath(model_dir)
     storage.require_possible(where, folder, "a folder", folder)
     is_new = not os.path.isdir(folder) or not os.listdir(folder)
     fix = "mtl.load reads a run, and mtl.train goes on with one."
@@ -293,7 +295,7 @@ def _store_table(data: Any, name: str, path: str) -> str:
 def _read_table(where: str, data: Any) -> pa.Table:
     try:
         table = _convert_rows(data)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         checks.fail(where, "be a table whose columns have one type each", type(data), problem)
     rule = "be a DataFrame, an Arrow table, a dict of columns, a list of dicts or a path"

@@ -162,6 +162,7 @@ _ROWS = _draw_rows(30)
         ([], {"tasks": ["clicked"]}, "data must hold rows, got 0"),
         ({"a": [1, 2], "b": [1]}, {"tasks": ["a"]}, "data must be a table whose columns have one"),
         (pd.DataFrame({"a": [1, "x"]}), {"tasks": ["a"]}, "column a with type object"),
+        ({"a": [2**70, 1]}, {"tasks": ["a"]}, "data must be a table .* too large"),
         ("none.csv", {"tasks": ["a"]}, "data must name existing files, got '.*none.csv'"),
         (_ROWS, {"tasks": ["clicked"], "settings": ["Run.train_step = 1"]}, "Did you mean 'train"),
         (
@@ -195,6 +196,11 @@ def test_a_folder_with_files_is_left_alone(tmp_path):
     with pytest.raises(checks.UserError, match="model_dir must be a new folder.*mtl.load reads"):
         fitting.fit(_ROWS, ["clicked"], tmp_path)
     assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+def test_a_folder_that_is_not_a_path_is_one_line():
+    with pytest.raises(checks.UserError, match="model_dir must be the path of a folder, got 5"):
+        fitting.fit(_ROWS, ["clicked"], 5)
 
 
 def test_runs_without_a_name_do_not_meet(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from pyarrow import feather
 from mtl import aligned, checks, deferred, from_python, times
 from mtl import experiment as experiment_lib
 from mtl.configs import config
+from mtl.data import frames
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, holdouts, lines, plans, tables
 
@@ -318,9 +319,9 @@ def _convert_rows(data: Any) -> pa.Table | None:
     if has_columns and hasattr(data, "to_arrow"):  # polars
         return data.to_arrow()
     if has_columns and hasattr(data, "index"):  # pandas
-        return pa.Table.from_pandas(data, preserve_index=False)
+        return pa.Table.from_pandas(_write_times(data), preserve_index=False)
     if isinstance(data, dict):
-        return pa.table({name: _list_matrix(values) for name, values in data.items()})
+        return _make_table(data)
     is_list = isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data)
     return _join_rows(data) if is_list else None
 
@@ -328,7 +329,24 @@ def _convert_rows(data: Any) -> pa.Table | None:
 def _join_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return a table with the keys of all rows; Arrow alone would take the keys of the first."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
+    return _make_table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _make_table(columns: Mapping[str, Any]) -> pa.Table:
+    return pa.table(
+        {name: frames.write_mixed_times(_list_matrix(part)) for name, part in columns.items()}
+    )
+
+
+def _write_times(frame: Any) -> Any:
+    """Return a DataFrame of pandas in which times of several zones are texts."""
+    frame = frame.copy(deep=False)
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        written = frames.write_mixed_times(column)
+        if written is not column:
+            frame.isetitem(place, written)
+    return frame
 
 
 def _list_matrix(values: Any) -> Any:

@@ -237,6 +237,20 @@ def test_every_form_of_a_table_is_the_same_table(form):
     pd.testing.assert_frame_equal(table.to_pandas(), _ROWS)
 
 
+@pytest.mark.parametrize("form", ["pandas", "lists", "rows"])
+def test_times_of_several_zones_stay_as_written(form):
+    times = [pd.Timestamp("2024-05-31 13:45", tz=zone) for zone in ("UTC", "Asia/Tokyo")]
+    columns = {"time": times, "x": [1, 2]}
+    rows = [{"time": time, "x": x} for time, x in zip(times, (1, 2), strict=True)]
+    forms = {"lists": columns, "rows": rows}
+    form = forms.get(form, pd.DataFrame(columns))
+    texts = fitting._read_table("data", form)["time"].to_pylist()
+    assert [text[:19] + text[-5:].lstrip("0.") for text in texts] == [
+        "2024-05-31 13:45:00Z",
+        "2024-05-31 13:45:00+0900",
+    ]
+
+
 def test_a_key_that_the_first_row_lacks_is_a_column():
     table = fitting._read_table("data", [{"a": 1}, {"b": "x", "a": 2}, {"b": None}])
     assert table.to_pydict() == {"a": [1, 2, None], "b": [None, "x", None]}

@@ -380,6 +380,7 @@ def _count_rows(data: Any) -> int:
 
 def _to_array(where: str, values: Any) -> np.ndarray:
     """Convert a column to an array, of objects unless all values are numbers."""
+    values = write_mixed_times(values)
     column = _find_arrow(values)
     if column is not None:
         values = _read_arrow(where, column)
@@ -397,6 +398,31 @@ def _to_array(where: str, values: Any) -> np.ndarray:
     fix = "Turn it into text or a number."
     checks.require(values.dtype.kind in _KINDS, where, "hold text or numbers", values.dtype, fix)
     return values
+
+
+def write_mixed_times(values: Any) -> Any:
+    """Return a column in which times of several types or zones are texts.
+
+    Arrow would give all times the type and the zone of the first time, so that the value of a row
+    would depend on other rows.
+
+    Args:
+      values: a column of any kind; a column with times of one type and one zone is unchanged.
+    """
+    if getattr(getattr(values, "dtype", None), "kind", "O") != "O" or not _holds_times(values):
+        return values
+    items, rows_by_kind = list(values), dict[tuple[type, str], list[int]]()
+    for row, value in enumerate(items):
+        if isinstance(value, _TIMES) and not _is_absent(value):
+            kind = type(value), str(getattr(value, "tzinfo", None))
+            rows_by_kind.setdefault(kind, []).append(row)
+    if len(rows_by_kind) < 2:
+        return values
+    for rows in rows_by_kind.values():
+        texts = pa.array([items[row] for row in rows]).cast(pa.string()).to_pylist()
+        for row, text in zip(rows, texts, strict=True):
+            items[row] = text
+    return items
 
 
 def _find_arrow(values: Any) -> pa.ChunkedArray | None:

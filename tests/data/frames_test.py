@@ -264,6 +264,24 @@ def test_times_of_polars_are_those_of_its_arrow_table():
 
 
 @pytest.mark.medium
+def test_a_time_does_not_depend_on_the_times_of_other_rows():
+    pd = pytest.importorskip("pandas")
+    east = datetime.timezone(datetime.timedelta(hours=9))
+    times = [
+        datetime.date(2024, 5, 31),
+        datetime.datetime(2024, 5, 31, 13, 45),
+        datetime.datetime(2024, 5, 31, 13, 45, tzinfo=east),
+        pd.Timestamp("2024-05-31 13:45", tz="UTC"),
+        None,
+        pd.NaT,
+    ]
+    fields = spec.Spec(features={"word": "string"}, labels={}, defaults={"word": ""}).feature_fields
+    whole = frames.Table({"word": times}, fields).read(0, 6)["word"]
+    alone = [frames.Table({"word": [one]}, fields).read(0, 1)["word"][0] for one in times]
+    assert whole.tolist() == alone
+    assert alone[0] == "2024-05-31" and alone[2].startswith("2024-05-31 13:45:00.000000+0900")
+
+
 def test_times_are_the_texts_that_arrow_reads(tmp_path):
     pd = pytest.importorskip("pandas")
     times = pd.Series(pd.to_datetime(["2024-03-31 01:30:00", None]))

@@ -154,6 +154,21 @@ _ROWS = _draw_rows(30)
         (_ROWS, {"tasks": ["clicked"], "validation": 0.01}, "mtl.fit: validation must"),
         (_ROWS, {"tasks": ["clicked"], "time_forms": {"day": "%d"}}, "time_forms must be one of"),
         (_ROWS, {"tasks": ["clicked"], "time_forms": {"age": "%q"}}, r"forms\['age'\] must use %Y"),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "time_forms": {"country": "%d/%m/%Y"}, "time": "country"},
+            r"time_forms 'country' must fit values such as '\w+', got '%d/%m/%Y'",
+        ),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "time_forms": {"country": "seconds"}},
+            "time_forms 'country' must fit values",
+        ),
+        (
+            _ROWS,
+            {"tasks": ["clicked"], "keep": ["age"], "leave_out": ["age"]},
+            "mtl.fit: keep must name other columns than leave_out, got .'age'",
+        ),
         (_ROWS, {"tasks": ["clicked"], "time": "country"}, "^mtl.fit: time 'country' must hold"),
         (_ROWS, {"tasks": ["clicked"], "key": "country"}, "^mtl.fit: key 'country' must have at"),
         (_ROWS, {"tasks": ["clicked"], "time": "age", "key": "country"}, "key must come without"),

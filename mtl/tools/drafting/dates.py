@@ -67,6 +67,18 @@ def find_times(facts: columns.Facts, form: str = "") -> Times | None:
     return Times(form, _choose_units(facts, form), twin) if form else Times(None)
 
 
+def fits_some(facts: columns.Facts, form: str) -> bool:
+    """Return True if a form of times fits some values of a column.
+
+    Args:
+      facts: the facts of the column.
+      form: a form as in `features.TimeParts.form`; a unit such as "seconds" must fit all values.
+    """
+    if form in times.SINCE_1970:
+        return facts.is_number
+    return any(_read_all(list(facts.values), form))
+
+
 def is_named(name: str) -> bool:
     """Return True if the name of a column suggests times."""
     return _TIME_NAME.search(name) is not None

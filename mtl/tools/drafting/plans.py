@@ -217,9 +217,12 @@ def plan_table(
       values: texts that are values, although they often mean a missing value.
 
     Raises:
-      UserError: a test file is also a training file, a file is malformed, a label does not fit the
-        table, or its rows cannot be held out as `holdout` says.
+      UserError: a test file is also a training file, a file is malformed, a label or a form of
+        times does not fit the table, its rows cannot be held out as `holdout` says, or a column is
+        both kept and left out.
     """
+    both = sorted({*keep} & {*leave_out})
+    checks.require(not both, "--keep", "name other columns than --leave_out", both)
     # Read test rows too: they may contain marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
     shared = sorted({*tests} & {*dialect.paths})
@@ -227,10 +230,20 @@ def plan_table(
     whole = lines.with_files(dialect, tests)
     table = inspection.inspect_table(whole, missing, tasks, number_forms, values)
     table = dataclasses.replace(table, dialect=dialect)
+    _require_forms(table)
     plan = make_plan(table, tasks, holdout, leave_out, keep)
     sentences = _tell_words(table, [*missing]) + _tell_twins(table, number_forms)
     sentences += _tell_rows(plan)
     return dataclasses.replace(plan, doubts=[*sentences, *plan.doubts])
+
+
+def _require_forms(table: inspection.Inspection) -> None:
+    """Fail if a form of times fits no value of its column."""
+    for name, form in table.dialect.time_forms.items():
+        facts = table.facts[name]
+        fits = not (form and facts.present) or dates.fits_some(facts, form)
+        rule = f"fit values such as {next(iter(facts.values), '')!r}"
+        checks.require(fits, f"--time_form {name!r}", rule, form)
 
 
 def _tell_rows(plan: Plan) -> list[str]:

@@ -527,19 +527,32 @@ def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
     if field.dtype == "float32":
         return _to_floats(texts, field)
     if field.dtype in literals.TRUTH_TYPES:
-        for word, number in literals.TRUTH.items():
-            texts = tf.strings.regex_replace(texts, f"^{word}$", number)
+        texts = _replace_truth(texts)
     # Rewrite +5 and 5.0 as 5, because TensorFlow 2.15 refuses +5, and every version refuses 5.0.
     texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")
     return dataclasses.replace(field, shape=()).cast(tf.strings.to_number(texts, tf.int64))
 
 
+def _replace_truth(texts: tf.Tensor) -> tf.Tensor:
+    for word, number in literals.TRUTH.items():
+        texts = tf.strings.regex_replace(texts, f"^{word}$", number)
+    return texts
+
+
 def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
     """Convert texts to float32; the op fails if `literals` does not define a text as a number."""
+
+    def read_truth() -> tuple[tf.Tensor, tf.Tensor]:
+        plain = _replace_truth(texts)
+        return plain, _all_match(plain, literals.FLOAT)
+
+    are_floats = _all_match(texts, literals.FLOAT)
+    # Most files of floats have no truth values, and are read without a replacement.
+    texts, are_floats = tf.cond(are_floats, lambda: (texts, are_floats), read_truth)
     numbers = tf.strings.to_number(texts, tf.float32)
     # A number that becomes infinite is too large, unless its text says infinity.
     infinite = tf.boolean_mask(texts, tf.math.is_inf(numbers))
-    are_numbers = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
+    are_numbers = are_floats & _all_match(infinite, literals.INFINITE)
     message = f"field {field.name!r} must be float32"
     with tf.control_dependencies([tf.compat.v1.assert_equal(are_numbers, True, message=message)]):
         return tf.identity(numbers)

@@ -7,8 +7,9 @@ literals.decode_text("field 'word'", b"red")             # "red"
 
 A float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or nan, inf or infinity in upper or
 lower case. An integer consists of digits, and only zeros may follow a decimal point. A number may
-have a sign. Digits are ASCII. Spaces, thousands separators, hexadecimal numbers and numbers out of
-the range of the type are errors.
+have a sign. The words true and false, in any case, are 1 and 0, except in uint8. Digits are ASCII.
+Spaces, thousands separators, hexadecimal numbers and numbers out of the range of the type are
+errors.
 """
 
 import math
@@ -36,7 +37,7 @@ INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
 INT = r"([+-]?[0-9]+)(?:\.0*)?"
-# {word: 0 or 1}, and the types for which these words are valid.
+# {word: 0 or 1}, and the types of integers for which these words are valid.
 TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
 TRUTH_TYPES = ("bool", "int64")
 # Numbers from this number on round to infinity in float32.
@@ -89,7 +90,7 @@ def _require_text(value: Any) -> str:
 def _parse_float(value: Any) -> float:
     is_text = isinstance(value, str)
     if is_text and not re.fullmatch(FLOAT, value):
-        raise ValueError
+        return _parse_truth(value)
     try:
         number = float(value)
     except OverflowError:
@@ -98,6 +99,13 @@ def _parse_float(value: Any) -> float:
     if abs(number) >= _FLOAT32_END and not is_infinite:
         raise ValueError
     return number
+
+
+def _parse_truth(text: str) -> float:
+    truth = [number for word, number in TRUTH.items() if re.fullmatch(word, text)]
+    if not truth:
+        raise ValueError
+    return float(truth[0])
 
 
 def _parse_int(value: Any, dtype: str) -> int:

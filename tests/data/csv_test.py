@@ -387,6 +387,14 @@ def test_a_number_beside_others_is_refused_by_the_batch():
             data.decode(tf.constant(["1", "inf", odd, "nan"]), made, False)
 
 
+def test_truth_values_beside_a_gap_are_read_as_floats(tmp_path):
+    made = spec.Spec(features={"x": "float32"}, labels={}, defaults={"x": "nan"})
+    data = source(tmp_path, 'True\n""\nfalse\n0.5\n', columns=("x",))
+    expected = [1.0, math.nan, 0.0, 0.5]
+    np.testing.assert_array_equal(read(data, made)["x"].numpy(), expected)
+    np.testing.assert_array_equal([row["x"] for _, row in data.scan("train", made)], expected)
+
+
 def test_labels_that_other_tools_write_for_whole_numbers(tmp_path):
     text = "1,a,,1.0\n2,a,,True\n3,a,,0.0\n4,a,,false\n5,a,,\n"
     data = source(tmp_path, text)

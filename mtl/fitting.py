@@ -45,8 +45,9 @@ _ARGUMENTS = {
     "time_form": "time_forms",
     **{name: name for name in ("data", "test", "holdout", "validation", "calibration", "folds")},
     **{name: name for name in ("time", "key", "missing", "leave_out", "keep")},
+    "value": "values",
 }
-_LISTS = ("missing", "leave_out", "keep")
+_LISTS = ("missing", "values", "leave_out", "keep")
 # `_PLACE` matches a flag at the beginning of an error. `_FLAG` matches any flag, with the value
 # after it.
 _PLACE = re.compile(rf"--({'|'.join(_ARGUMENTS)})(?![a-z_])")
@@ -68,6 +69,7 @@ def fit(  # noqa: PLR0913  Callers name them.
     time: str = "",
     key: str = "",
     missing: Sequence[str] = (),
+    values: Sequence[str] = (),
     time_forms: Mapping[str, str] = types.MappingProxyType({}),
     leave_out: Sequence[str] = (),
     keep: Sequence[str] = (),
@@ -80,8 +82,7 @@ def fit(  # noqa: PLR0913  Callers name them.
       data: a DataFrame of pandas or polars, an Arrow table, a dict of columns, a list of dicts, or
         the path of a table: CSV, Parquet, ORC or Feather.
       tasks: the columns to predict.
-      model_dir: a new folder for the run; by default, the first of runs/fit, runs/fit-2, ... that
-        does not exist.
+      model_dir: a new folder; by default, the first unused one of runs/fit, runs/fit-2, ...
       test: rows to test on, in the same form as `data`; by default a share of `data`.
       holdout: the share of rows to test on, 0.1 by default; with `time`, the latest rows.
       validation: the share of rows that choose the best checkpoint, instead of the test rows.
@@ -90,6 +91,7 @@ def fit(  # noqa: PLR0913  Callers name them.
       time: hold out the rows with the greatest values of this column.
       key: keep rows with the same value of this column in one split.
       missing: texts that mark a missing value.
+      values: texts that are values, although they often mark a missing value, such as "NA".
       time_forms: {column: the form of its times}, such as "%d/%m/%Y", or "seconds" since 1970.
       leave_out: columns that are not used.
       keep: columns that are used even if they reveal a task.
@@ -102,10 +104,9 @@ def fit(  # noqa: PLR0913  Callers name them.
     Raises:
       UserError: the data or an argument is wrong. After an error before the first checkpoint,
         `fit` removes its files from `model_dir`.
-      KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved,
-        and `mtl.load` returns their model.
+      KeyboardInterrupt: the user pressed Ctrl-C. `mtl.load` returns a model of the trained steps.
     """
-    uses = {"missing": missing, "leave_out": leave_out, "keep": keep}
+    uses = {"missing": missing, "values": values, "leave_out": leave_out, "keep": keep}
     _check_lists(tasks=tasks, settings=settings, **uses)
     shares = {"holdout": holdout, "validation": validation, "calibration": calibration}
     held_out = _read_holdout({**shares, "folds": folds, "time": time, "key": key}, test)
@@ -372,8 +373,8 @@ def _plan_run(
       tasks: the columns to predict.
       holdout: the settings that choose the held-out rows.
       time_forms: {column: the form of its times, such as "%d.%m.%Y"}.
-      uses: {name of an argument: its columns or texts} for the arguments `missing`, `leave_out` and
-        `keep` of `fit`.
+      uses: {name of an argument: its columns or texts} for the arguments `missing`, `values`,
+        `leave_out` and `keep` of `fit`.
     """
     path = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
     if test is not None:
@@ -383,8 +384,9 @@ def _plan_run(
         dialect = tables.read_dialect(lines.find_files(f"{_WHERE}: data", path))
         dialect = dataclasses.replace(dialect, time_forms=_read_time_forms(time_forms, dialect))
         rule = f"be left out: {path} has types, and null is a missing value"
-        is_fit = not (dialect.is_json and uses["missing"])
-        checks.require(is_fit, f"{_WHERE}: missing", rule, uses["missing"])
+        for argument in ("missing", "values"):
+            is_fit = not (dialect.is_json and uses[argument])
+            checks.require(is_fit, f"{_WHERE}: {argument}", rule, uses[argument])
         named_columns = {
             "time": [holdout.time] * bool(holdout.time),
             "key": [holdout.key] * bool(holdout.key),
@@ -398,7 +400,9 @@ def _plan_run(
             f"{_WHERE}: tasks", tasks, named_columns, dialect.columns, "not be a task"
         )
         leave_out, keep = uses["leave_out"], uses["keep"]
-        return plans.plan_table(dialect, tasks, holdout, uses["missing"], leave_out, keep)
+        return plans.plan_table(
+            dialect, tasks, holdout, uses["missing"], leave_out, keep, values=uses["values"]
+        )
 
 
 def _read_time_forms(forms: Any, dialect: lines.Dialect) -> dict[str, str]:

@@ -287,7 +287,13 @@ def test_what_is_not_a_table_is_one_line(form):
 def _plan(tmp_path, rows, tasks=("clicked",), **arguments):
     forms = arguments.pop("time_forms", {})
     holdout = fitting._read_holdout(arguments, None)
-    uses = {"missing": (), "leave_out": (), "keep": ["age"]}
+    uses = {
+        "missing": (),
+        "values": (),
+        "leave_out": (),
+        "keep": ["age"],
+        **arguments.pop("uses", {}),
+    }
     return fitting._plan_run(rows, None, str(tmp_path), tasks, holdout, forms, uses)
 
 
@@ -332,6 +338,19 @@ def test_a_fold_is_the_test_split_and_metrics_are_those_of_test_rows(tmp_path):
     assert source.fold == 2 and source.folds == 3
 
 
+def test_a_mark_that_is_as_frequent_as_a_class_may_be_a_class(tmp_path):
+    rows = _draw_rows(300)
+    rows["market"] = ["NA", "EU", "US"] * 100
+    told = (
+        "'NA' of 'market', in 100 rows, counts as a missing label. If it is a class: --value 'NA'"
+    )
+    plan = _plan(tmp_path, rows, ["market"])
+    assert plan.doubts[0] == told and plan.tasks[0].head == "Binary"
+    plan = _plan(tmp_path, rows, ["market"], uses={"values": ["NA"]})
+    assert told not in plan.doubts and plan.tasks[0].settings["classes"] == ["EU", "NA", "US"]
+    assert told not in _plan(tmp_path, rows, ["market"], uses={"missing": ["NA"]}).doubts
+
+
 def test_flags_of_the_draft_are_named_as_arguments():
     renamed = {
         "Then --keep 'age'.": "Then keep=['age'].",
@@ -339,6 +358,7 @@ def test_flags_of_the_draft_are_named_as_arguments():
         "is right: --time_form 'day=%d/%m/%Y'": "is right: time_forms={'day': '%d/%m/%Y'}",
         "Then set --delimiter.": "Then set launch.new --delimiter.",
         "--missing=-999": "missing=-999",
+        "If it is a class: --value 'NA'": "If it is a class: values=['NA']",
         "left out: the --key of the splits": "left out: the key of the splits",
         "got 'a--keep'": "got 'a--keep'",
     }
@@ -352,7 +372,7 @@ def test_every_flag_of_the_draft_has_an_argument_or_is_named_with_its_command():
         for path in folder.glob("*.py")
         for flag in re.findall(r"--([a-z_]+)", path.read_text())
     }
-    of_files = {"delimiter", "list_delimiter", "columns", "comment", "sheet", "value"}
+    of_files = {"delimiter", "list_delimiter", "columns", "comment", "sheet"}
     # `mtl.fit` writes no page of the draft, and so no error about one.
     others = {"number_form", "gin_file", "gin_param", "page"}
     assert flags - fitting._ARGUMENTS.keys() == of_files | others

@@ -32,6 +32,8 @@ _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 # Rows count as sorted by a label if their numbers alone predict the label with this metric.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
+# Marks of missing values that may also name a class, such as North America.
+_LIKE_CLASSES = ("NA", "N/A", "n/a")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,7 +235,7 @@ def plan_table(
     _require_forms(table)
     plan = make_plan(table, tasks, holdout, leave_out, keep)
     sentences = _tell_words(table, [*missing]) + _tell_twins(table, number_forms)
-    sentences += _tell_rows(plan)
+    sentences += _tell_lost_classes(plan, missing) + _tell_rows(plan)
     return dataclasses.replace(plan, doubts=[*sentences, *plan.doubts])
 
 
@@ -274,6 +276,19 @@ def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[st
                 "count as 0.5 or 10."
             )
     return sentences
+
+
+def _tell_lost_classes(plan: Plan, missing: Sequence[str]) -> list[str]:
+    """Return sentences about marks of missing labels that are as frequent as a class of words."""
+    facts = [plan.table.facts[task.label] for task in plan.tasks if task.metric != "r2"]
+    return [
+        f"{mark!r} of {column.name!r}, in {rows:,} rows, counts as a missing label. If it is a "
+        f"class: --value {mark!r}"
+        for column in facts
+        for mark, rows in column.marks.items()
+        if mark in _LIKE_CLASSES and mark not in missing and not column.is_number
+        if rows >= min(column.values.values())
+    ]
 
 
 def _tell_twins(table: inspection.Inspection, number_forms: Collection[str]) -> list[str]:

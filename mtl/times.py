@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mtl import checks
 
-_OFFSET = r"[+-][0-9]{2}(?::?[0-9]{2})?"
+_OFFSET = r"Z|[+-][0-9]{2}(?::?[0-9]{2})?"
 PATTERN = (
     r"([0-9]{4})[-/](0?[1-9]|1[0-2])[-/](0?[1-9]|[12][0-9]|3[01])"
     r"(?:[T ]\s*([0-9]{1,2})?(?::?([0-9]{2}))?(?::?([0-9]{2}))?([.,][0-9]+)?"
@@ -201,6 +201,16 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
     is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1]
     # A second 60 is a leap second.
     return parts if is_day and hour < 24 and minute < 60 and second <= 60 else None
+
+
+def has_zone(text: str, form: Form) -> bool:
+    """Return True if a time has an offset or a zone that its form reads.
+
+    Args:
+      text: a time, or any other text.
+      form: the form of the text.
+    """
+    return bool((_find_texts(text, form) or {}).get(OFFSET))
 
 
 def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:

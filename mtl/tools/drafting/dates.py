@@ -79,6 +79,14 @@ def fits_some(facts: columns.Facts, form: str) -> bool:
     return any(_read_all(list(facts.values), form))
 
 
+def have_zones(facts: columns.Facts, form: str) -> bool:
+    """Return True if some times of a column have an offset or a zone, as `fits_some` reads them."""
+    if form in times.SINCE_1970:
+        return False
+    parsed_form = times.read_form("a form", form)
+    return any(times.has_zone(text, parsed_form) for text in facts.values)
+
+
 def is_named(name: str) -> bool:
     """Return True if the name of a column suggests times."""
     return _TIME_NAME.search(name) is not None

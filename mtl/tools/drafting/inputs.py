@@ -196,11 +196,13 @@ def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input |
         why = f"left out: {description}; a model in use meets later times"
         return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=times)
     default: str | int = _NO_TIME if is_stored else ""
+    has_zones = dates.have_zones(facts, times.form or "")
+    zones = ", its clock as written, whatever the zone" if has_zones else ""
     return Input(
         name=name,
         dtype="int64" if is_stored else "string",
         parts=("times",),
-        why=f"{description}: by {', '.join(times.units)}",
+        why=f"{description}{zones}: by {', '.join(times.units)}",
         doubt=doubt,
         default=default if facts.missing else None,
         times=times,

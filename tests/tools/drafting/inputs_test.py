@@ -55,6 +55,20 @@ def test_times_are_inputs_by_units_that_come_again(form, known):
     assert chosen.times.form == known and "--time 'c'" in chosen.doubt
 
 
+@pytest.mark.parametrize(
+    ("form", "has_zones"),
+    [
+        ("%Y-%m-%dT%H:%M:%S", False),
+        ("%Y-%m-%dT%H:%M:%SZ", True),
+        ("%Y-%m-%d %H:%M:%S+0200", True),
+        ("%d.%m.%Y %H:%M CET", True),
+        ("%d.%m.%Y", False),
+    ],
+)
+def test_a_draft_tells_that_zones_are_ignored(form, has_zones):
+    assert ("as written, whatever the zone: by" in _choose("c", _days(form)).why) == has_zones
+
+
 @pytest.mark.parametrize("form", ["%Y%m", "%Y-%m", "%Y-W%V", "%YQ1"])
 def test_times_whose_units_do_not_come_again_are_left_out(form):
     chosen = _choose("c", _days(form))

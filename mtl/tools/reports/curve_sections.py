@@ -35,7 +35,7 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
     task_figures = [(task, pictures) for task in tasks if (pictures := draw_task(run, task))]
     overall = _draw_overall(run)
     if not task_figures and not overall:
-        return "the folder holds no event files."
+        return "the event files are gone, or hold no recorded step."
     line = "Training losses come from single batches. The horizontal axis is the step."
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."

@@ -150,7 +150,7 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
         lines.append(f"{count:.0f} steps were skipped, because a value was not finite.")
     lines += problems
     if not run.training.curves:
-        lines.append("There are no event files, so it is unknown whether all values were finite.")
+        lines.append("No step was recorded, so it is unknown whether all values were finite.")
     if not lines:
         line = "No problem is known: no step was skipped, and all values were finite."
         return [blocks.Text(line)]

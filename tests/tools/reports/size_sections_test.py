@@ -37,3 +37,8 @@ def test_norms_that_are_not_finite_are_not_drawn():
     (picture,) = pictures.figures
     assert picture.note == "2 of 4 norms are not finite, and not drawn."
     assert picture.svg.count('class="dot') == 2 and "nan" not in picture.svg
+
+
+def test_a_run_without_a_recorded_step_may_have_event_files():
+    (line,) = size_sections.tell_problems(runs.make(), [])
+    assert line.text == "No step was recorded, so it is unknown whether all values were finite."

@@ -326,6 +326,14 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
     """
     missing = spec_lib.MISSING[label_type]
     spec = spec_lib.Spec(features={label: label_type}, labels={}, defaults={label: missing})
-    parts = [values[label] for values in chosen_rows.read_fields(source, split, spec)]
+    try:
+        parts = [values[label] for values in chosen_rows.read_fields(source, split, spec)]
+    except checks.UserError as error:
+        if f"field {label!r} must be int64" not in str(error):
+            raise
+        # The type in the Spec is unknown here.
+        raise checks.UserError(
+            f"{error} For a label of texts, set label_type = 'string'."
+        ) from error
     kind = object if label_type == "string" else np.int64
     return np.concatenate([np.zeros([0], kind), *parts])

@@ -124,6 +124,9 @@ def test_classes_of_texts_and_missing_labels(tmp_path):
     rows = read(cut, "test")
     assert abs(sum(x % 5 == 0 for x in rows) - 16) <= 1
     assert abs(sum(x % 5 > 0 and x % 2 for x in rows) - 32) <= 1
+    message = "field 'y' must be int64, got 'yes'. For a label of texts, set label_type = 'string'."
+    with pytest.raises(checks.UserError, match=message):
+        read(make(source=source, stratify="y"), "test")
     with open(tmp_path / "a.csv", "a") as file:
         file.write("400\n")
     with pytest.raises(checks.UserError, match="a.csv line 402: must have 2 columns, got 1"):

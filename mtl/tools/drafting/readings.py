@@ -131,6 +131,6 @@ def _read_form(
         words={},
         form=form.example,
         twin=form.twin,
-        written=next((t for t in present if not re.fullmatch(columns.FLOAT, t)), ""),
+        written=next((t for t in present if not re.fullmatch(columns.FLOAT, t)), min(present)),
         limits=sum(rows for text, rows in present.items() if forms.is_limit(text)),
     )

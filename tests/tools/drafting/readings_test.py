@@ -91,6 +91,12 @@ def test_a_form_is_asked_for_where_a_text_has_two(draft):
         draft({"c": texts}, "--number_form", "c=1,50")
 
 
+def test_an_example_of_a_form_may_look_like_a_plain_number(draft):
+    texts = [f"{1 + row % 9}.{100 + row}" for row in range(ROWS)]
+    told = draft({"c": texts}, "--number_form", "c=1.234,5")
+    assert f"written as in {min(texts)!r}" in told and _scan()[0]["c"] == 1100
+
+
 def test_a_word_is_missing_in_its_column_and_a_class_in_another(draft):
     kinds = [["none", "low", "high"][i % 3] for i in range(ROWS)]
     numbers = ["none" if i % 20 == 0 else i / 7 for i in range(ROWS)]

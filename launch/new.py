@@ -204,7 +204,7 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
         "--leave_out": arguments.leave_out,
         "--keep": arguments.keep,
     }
-    plans.check_columns("--task", arguments.task, uses, dialect.columns, "not be a --task")
+    plans.check_columns("--task", arguments.task, uses, dialect, "not be a --task")
 
 
 def _find_ending(dialect: lines.Dialect) -> str:

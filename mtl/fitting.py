@@ -396,9 +396,7 @@ def _plan_run(
         named_columns = {
             f"{_WHERE}: {argument}": columns for argument, columns in named_columns.items()
         }
-        plans.check_columns(
-            f"{_WHERE}: tasks", tasks, named_columns, dialect.columns, "not be a task"
-        )
+        plans.check_columns(f"{_WHERE}: tasks", tasks, named_columns, dialect, "not be a task")
         leave_out, keep = uses["leave_out"], uses["keep"]
         return plans.plan_table(
             dialect, tasks, holdout, uses["missing"], leave_out, keep, values=uses["values"]

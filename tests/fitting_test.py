@@ -132,6 +132,11 @@ _ROWS = _draw_rows(30)
     ("data", "arguments", "message"),
     [
         (_ROWS, {"tasks": ["clickd"]}, "tasks must be one of .* Did you mean 'clicked'"),
+        (
+            _ROWS.assign(spent=pd.to_timedelta(_ROWS["age"], unit="s")),
+            {"tasks": ["spent"]},
+            r"tasks must name a column .*, not one of type duration\[\w+\], got 'spent'",
+        ),
         (_ROWS, {"tasks": "clicked"}, "tasks must be a list of texts, got 'clicked'"),
         (_ROWS, {"tasks": []}, "tasks must name a column"),
         (_ROWS, {"tasks": ["clicked"], "holdout": 1}, "holdout must be a share of the rows"),

@@ -174,25 +174,27 @@ def check_columns(
     where: str,
     tasks: Sequence[str],
     uses: Mapping[str, Sequence[str]],
-    columns: Sequence[str],
+    dialect: lines.Dialect,
     rule: str,
 ) -> None:
-    """Fail if a setting names a column that does not exist, or a column to predict.
+    """Fail if a setting names a column that a draft cannot read, or a column to predict.
 
     Args:
       where: the setting that names the columns to predict, for errors.
       tasks: the columns to predict.
       uses: {setting: the columns that it names}, for settings that must not name a column to
         predict.
-      columns: all columns of the table.
+      dialect: the format of the table, with its columns.
       rule: the text in errors that says what the settings in `uses` must do.
     """
-    for task in tasks:
-        checks.one_of(where, task, columns)
-    for setting, named in uses.items():
+    for setting, named in {where: tasks, **uses}.items():
         for column in named:
-            checks.one_of(setting, column, columns)
-            checks.require(column not in tasks, setting, rule, column)
+            kind = dialect.unreadable.get(column)
+            readable = f"name a column that a draft can read, not one of type {kind}"
+            checks.require(kind is None, setting, readable, column)
+            checks.one_of(setting, column, dialect.columns)
+            is_free = setting == where or column not in tasks
+            checks.require(is_free, setting, rule, column)
     checks.unique(where, tasks)
 
 

@@ -359,6 +359,26 @@ def list_splits(source: Any) -> list[str]:
     return names
 
 
+def require_split(source: Any, split: str) -> None:
+    """Fail if neither a `ChosenRows` nor the files inside have a split; name the splits of both.
+
+    Args:
+      source: any source; only a `ChosenRows` around a source of files is checked.
+      split: the split.
+
+    Raises:
+      UserError: there is no such split.
+    """
+    inner, names = source, list_splits(source)
+    while isinstance(inner, ChosenRows):
+        if inner.find_choice(split) is not None:
+            return
+        names += [getattr(inner, "fold_split", "")] if getattr(inner, "folds", None) else []
+        inner = inner.source
+    if inner is not source and isinstance(getattr(inner, "files", None), Mapping):
+        checks.one_of("The split", split, dict.fromkeys(names))
+
+
 def read_fields(
     source: types.Source, split: str, spec: spec_lib.Spec
 ) -> Iterator[dict[str, np.ndarray]]:

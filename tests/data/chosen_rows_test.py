@@ -246,3 +246,26 @@ def test_numbers_of_parquet_are_keys_in_any_type(change, tmp_path):
             for field in ("user", "text")
         ]
         assert rows[0] == rows[1] and 0 < len(rows[0]) < 60
+
+
+@pytest.mark.parametrize(
+    ("cut", "names"),
+    [
+        (
+            lambda source: subset.Subset(source=source, share=0.9, held_out={"test": 0.1}),
+            "test, train",
+        ),
+        (lambda source: splits.Splits(source=source, folds=3), "train, test"),
+        (
+            lambda source: field_splits.ByTime(
+                source=source, field="day", starts={"late": "2024-01-01"}
+            ),
+            "late, train",
+        ),
+    ],
+)
+def test_an_unknown_split_is_refused_with_the_names_of_all_splits(cut, names):
+    source = cut(csv.Csv(files={"train": "a.csv"}))
+    data = pipeline.Pipeline(source=source, spec=SPEC)
+    with pytest.raises(checks.UserError, match=f"The split must be one of {names}, got 'tets'"):
+        data.one_pass("tets")

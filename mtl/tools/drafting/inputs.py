@@ -197,7 +197,7 @@ def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input |
         return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=times)
     default: str | int = _NO_TIME if is_stored else ""
     has_zones = dates.have_zones(facts, times.form or "")
-    zones = ", its clock as written, whatever the zone" if has_zones else ""
+    zones = ", its clock as written, whatever the zone" * has_zones
     return Input(
         name=name,
         dtype="int64" if is_stored else "string",

@@ -62,20 +62,25 @@ class Power:
     )
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if a label in `missing` is a class name of a head.
+        """Fail unless sampler and heads take the same labels for missing labels.
 
         Args:
           experiment: the experiment that contains the model whose heads are checked.
 
         Raises:
-          UserError: a head of the field `label` names a missing label as a class.
+          UserError: a head of the field `label` names a missing label as a class, or takes a label
+            for missing that the sampler would draw like a class.
         """
+        where = f"{type(self).__name__}.missing"
         for head in experiment.model.heads:
             class_names = getattr(head, "named_values", ())
             for value in self.missing if class_names and self.label == head.field else ():
-                where, rule = f"{type(self).__name__}.missing", f"leave out {value!r}"
-                fix = f"Head {head.name!r} names it as a class."
+                fix, rule = f"Head {head.name!r} names it as a class.", f"leave out {value!r}"
                 checks.require(value not in class_names, where, rule, list(self.missing), fix)
+            for value in getattr(head, "missing", ()) if self.label == head.field else ():
+                fix = f"Head {head.name!r} takes it for a missing label."
+                is_known = value in self.missing
+                checks.require(is_known, where, f"hold {value!r}", list(self.missing), fix)
 
     @property
     def balances(self) -> str | None:

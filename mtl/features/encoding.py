@@ -135,6 +135,10 @@ def _list_accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
             earlier, kind = by_name.get(name), accumulators.Vocabulary
             # Columns with a common table count the values of all fields in one vocabulary.
             is_shared = isinstance(accumulator, kind) and isinstance(earlier, kind)
+            # The settings are in the text of an accumulator.
+            fits = earlier is None or is_shared or repr(earlier) == repr(accumulator)
+            rule, fix = "be fitted with one setting", "Give one of the columns another prefix."
+            checks.require(fits, f"features.{name}", rule, [earlier, accumulator], fix)
             by_name[name] = cast(Any, earlier).join(accumulator) if is_shared else accumulator
     return by_name
 

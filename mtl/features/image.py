@@ -148,8 +148,8 @@ class Image(column.PerField):
           The pixels divided by `greatest`, float32 [B, H, W, C].
 
         Raises:
-          UserError: the field has another shape, or it holds encoded images, but `shape` is None or
-            has a number of channels other than 1, 3 and 4.
+          UserError: the field has pixels of another shape; or it holds encoded images, but `shape`
+            is None, or has a number of channels other than 1, 3 and 4.
           InvalidArgumentError: when run, if an encoded image cannot be decoded.
         """
         values = features[field]
@@ -160,6 +160,13 @@ class Image(column.PerField):
         if values.shape.rank != 4:
             rule = "name fields of shape (H, W) or (H, W, C), or of encoded strings"
             checks.fail("Image.names", rule, field, f"Its shape is {values.shape}.")
+        if self.shape is not None:
+            rule, shape = (
+                f"be that of field {field!r}, or None for pixels",
+                values.shape[1:].as_list(),
+            )
+            fits = values.shape[1:].is_compatible_with(self.shape)
+            checks.require(fits, "Image.shape", rule, list(self.shape), f"Its shape is {shape}.")
         return tf.cast(values, tf.float32) / self.greatest
 
     def _decode_images(self, encoded: tf.Tensor, field: str) -> tf.Tensor:

@@ -77,6 +77,10 @@ class MultiClass(classes.Classes):
             rule = "be None, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
         self.objective.check(self.class_names)
+        margin_scale = getattr(self.objective, "classifier_scale", None)
+        scale = getattr(self.classifier, "scale", margin_scale)
+        fits, rule = margin_scale in (None, scale), f"have the scale of the classifier, {scale}"
+        checks.require(fits, self._where("objective.margin.scale"), rule, margin_scale)
         self._check_counts()
         rule = f"be in [0, {self.size})"
         checks.require(0 <= self.top_k < self.size, self._where("top_k"), rule, self.top_k)

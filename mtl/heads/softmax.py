@@ -172,6 +172,11 @@ class CrossEntropy:
         self._fixed_weights(names)
 
     @property
+    def classifier_scale(self) -> float | None:
+        """The scale that the margin takes the classifier to have; None for any scale."""
+        return getattr(self.margin, "scale", None)
+
+    @property
     def _counting_parts(self) -> list[Any]:
         """The parts that need the number of rows of each class."""
         weights = self.class_weights if callable(self.class_weights) else None

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import pathlib
+import types
 
 import gin
 import numpy as np
@@ -245,3 +246,26 @@ def test_a_pass_of_a_schedule_has_the_rows_without_a_label_too(tmp_path):
     labels = np.concatenate([labels["y"] for _, labels in later])
     share = (labels == 1).sum() / (labels >= 0).sum()
     np.testing.assert_allclose(share, 0.5 * 0.1 + 0.5 * 0.5, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"missing": [9]},
+            r"Power.missing must hold 9, got \[-1\]. Head 'y' takes it for a missing",
+        ),
+        (
+            {"classes": ["-1", "1"]},
+            r"Power.missing must leave out -1, got \[-1\]. Head 'y' names it",
+        ),
+    ],
+)
+def test_sampler_and_head_agree_about_missing_labels(settings, message):
+    """A mark that the sampler does not know would be drawn as often as a class."""
+    head = heads.MultiClass(name="y", **{"classes": 3, **settings})
+    experiment = types.SimpleNamespace(model=types.SimpleNamespace(heads=[head]))
+    with pytest.raises(checks.UserError, match=message):
+        sampling.Power(label="y", missing=[-1]).check_experiment(experiment)
+    sampling.Power(label="other").check_experiment(experiment)
+    sampling.Power(label="y", missing=[9]).check_experiment(experiment)

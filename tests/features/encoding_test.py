@@ -186,6 +186,18 @@ def test_an_empty_training_split(tmp_path):
         features.fit_columns([features.Numeric(names=["age"])], [], str(tmp_path / "statistics"))
 
 
+def test_statistics_of_one_name_have_one_setting(tmp_path):
+    """The later setting would cut the field into its buckets in both columns."""
+    columns = [
+        features.Crossed(crosses=[["age", "job"]], boundaries={"age": 3}),
+        features.Crossed(crosses=[["age", "town"]], boundaries={"age": 20}),
+    ]
+    with pytest.raises(checks.UserError) as error:
+        features.fit_columns(columns, [], str(tmp_path / "statistics"))
+    assert str(error.value).startswith("features.crossed_age must be fitted with one setting, got")
+    assert str(error.value).endswith("Give one of the columns another prefix.")
+
+
 @pytest.mark.parametrize(
     "columns, message",
     [

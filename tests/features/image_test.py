@@ -57,6 +57,16 @@ def test_strings_without_a_shape_and_vectors_are_refused(encode):
         encode([features.Image(names=["x"])], {"x": np.zeros([2, 3])})
 
 
+def test_pixels_have_the_shape_of_their_field(encode):
+    pixels = {"x": np.zeros([2, 4, 4], np.uint8)}
+    assert encode([features.Image(names=["x"], shape=(4, 4, 1))], pixels)["image_x"].shape[1:] == (
+        (4, 4, 1)
+    )
+    message = r"Image.shape must be that of field 'x', or None for pixels, got \[8, 8, 1\]"
+    with pytest.raises(checks.UserError, match=message):
+        encode([features.Image(names=["x"], shape=(8, 8, 1))], pixels)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [

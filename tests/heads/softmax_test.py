@@ -154,6 +154,15 @@ def test_a_class_without_a_row_is_refused_where_its_share_matters():
         harness.loss(head, LOGITS, {"y": Y})
 
 
+def test_margins_have_the_scale_of_the_classifier():
+    objective = softmax.CrossEntropy(margin=softmax.LDAM(scale=30.0))
+    make(objective, classifier=classifiers.Cosine(scale=30.0))
+    make(objective)  # The scale of a linear classifier is unknown.
+    message = r"MultiClass.objective.margin.scale of task 'y' must have the scale .* 5.0, got 30.0"
+    with pytest.raises(checks.UserError, match=message):
+        make(objective, classifier=classifiers.Cosine(scale=5.0))
+
+
 @pytest.mark.parametrize(
     ("make_part", "message"),
     [

@@ -129,10 +129,9 @@ class Distribution:
     Each replica takes an equal part of the batch. Gradients are summed over replicas before
     clipping, balancing and the update, and batch norm sees the rows of all replicas. Apart from
     rounding, random draws and losses that compare rows, the updates of the weights are the same as
-    on a single device. Replicas wait for each
-    other in every step, so a session call runs a single step. With parameter servers, each worker
-    updates the weights with its part of the batch without waiting for the others, and each update
-    counts as a step.
+    on a single device. Replicas wait for each other in every step, so a session call runs a single
+    step. With parameter servers, each worker updates the weights with its part of the batch without
+    waiting for the others, and each update counts as a step.
 
     Attributes:
       strategy: "none" is a single device; "mirrored" copies the model to several devices of a

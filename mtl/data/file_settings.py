@@ -36,7 +36,7 @@ def describe(source: Any) -> list[dict[str, Any]]:
     Returns:
       An entry for each source of text or tables, as JSON values: {"csv": settings}, {"arrow":
       settings}, or {"cells": settings} for rows from memory. Settings with default values are left
-      out.
+      out; [] if all settings have their defaults.
     """
     entries: list[dict[str, Any]] = []
     for inner in list_inner(source):
@@ -48,7 +48,8 @@ def describe(source: Any) -> list[dict[str, Any]]:
         elif isinstance(getattr(inner, "cells", None), csv.Csv):
             entries.append({"cells": _list_changes(inner.cells)})
     # Lists in place of tuples, so that entries are equal to entries that were read from a file.
-    return json.loads(json.dumps(entries))
+    defaults = ({"csv": {}}, {"arrow": {"cells": {}}}, {"cells": {}})
+    return [] if all(entry in defaults for entry in entries) else json.loads(json.dumps(entries))
 
 
 def restore(entries: Sequence[Mapping[str, Any]]) -> Any:

@@ -380,7 +380,6 @@ def _count_rows(data: Any) -> int:
 
 def _to_array(where: str, values: Any) -> np.ndarray:
     """Convert a column to an array, of objects unless all values are numbers."""
-    values = write_mixed_times(values)
     column = _find_arrow(values)
     if column is not None:
         values = _read_arrow(where, column)
@@ -409,7 +408,8 @@ def write_mixed_times(values: Any) -> Any:
     Args:
       values: a column of any kind; a column with times of one type and one zone is unchanged.
     """
-    if getattr(getattr(values, "dtype", None), "kind", "O") != "O" or not _holds_times(values):
+    is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == object
+    if not is_of_objects or not _holds_times(values):
         return values
     items, rows_by_kind = list(values), dict[tuple[type, str], list[int]]()
     for row, value in enumerate(items):
@@ -441,11 +441,13 @@ def _find_arrow(values: Any) -> pa.ChunkedArray | None:
     is_extension = kind is not None and not isinstance(kind, np.dtype)
     if not is_extension and not _holds_times(values):
         return None
+    written = values if is_extension else write_mixed_times(values)
     try:
-        column = pa.chunked_array([pa.array(values, from_pandas=True)])
+        column = pa.chunked_array([pa.array(written, from_pandas=True)])
     except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
         return None
-    return column if is_extension or pa.types.is_temporal(column.type) else None
+    is_used = is_extension or written is not values or pa.types.is_temporal(column.type)
+    return column if is_used else None
 
 
 def _holds_times(values: Any) -> bool:

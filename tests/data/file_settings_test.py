@@ -16,6 +16,7 @@ def test_only_changed_settings_are_described():
 
 def test_other_sources_have_no_description():
     assert file_settings.describe(types.SimpleNamespace(source=object())) == []
+    assert file_settings.describe(csv.Csv(files={"train": "a.csv"})) == []
     assert file_settings.list_inner(file_settings.restore([])) == []
 
 

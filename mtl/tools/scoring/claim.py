@@ -84,8 +84,9 @@ class Claim:
         self._before = earlier_note = self._read()
         inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
         if earlier_note:
-            # Notes by old versions of this package have only the path of a model.
-            made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **earlier_note}
+            # Notes by old versions of this package lack these facts, which may still be the same.
+            unknown = {name: facts.get(name) for name in ("digest", "files_of_run")}
+            made_with = {**dict.fromkeys(facts), **unknown, **earlier_note}
             made_with = {name: made_with[name] for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
             fix = f"It has {json.dumps(made_with)}. Choose another folder, or delete the folder."

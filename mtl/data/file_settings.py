@@ -1,20 +1,30 @@
-"""Describes how the files of a run write rows, so that an export can read files without the run.
+"""Describes how the files of a run write values, so that an export can read files without the run.
 
 entries = file_settings.describe(experiment.data.source)    # JSON values, for model.json
-source = file_settings.restore(entries)                     # for new files with such rows
+source = file_settings.restore(entries)                     # for new files with such values
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import types
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtl.data import arrow, csv
 
-_LEFT_OUT = ("files", "data_dir", "window")  # They belong to the files of the training.
+_log = logging.getLogger(__name__)
+
+CELL_SETTINGS = (
+    "missing",
+    "missing_in",
+    "number_forms",
+    "list_delimiter",
+    "item_delimiter",
+    "weight_delimiter",
+)
+"""The settings of `csv.Csv` that say how a text is read, in files of every format."""
+
 _FILES = {"input": ""}
 
 
@@ -28,55 +38,48 @@ def list_inner(source: Any) -> list[Any]:
 
 
 def describe(source: Any) -> list[dict[str, Any]]:
-    """Describe the settings by which the sources of a run read texts, lists and missing values.
+    """Describe the settings by which the sources of a run read texts.
+
+    The columns of the files, and the delimiter between them, are left out: the header of another
+    file may differ.
 
     Args:
       source: the source of a run.
 
     Returns:
-      An entry for each source of text or tables, as JSON values: {"csv": settings}, {"arrow":
-      settings}, or {"cells": settings} for rows from memory. Settings with default values are left
-      out; [] if all settings have their defaults.
+      The distinct settings, as JSON values, without settings that have their defaults. The list is
+      empty if all sources have the defaults, and has several entries if sources differ.
     """
     entries: list[dict[str, Any]] = []
     for inner in list_inner(source):
-        if isinstance(inner, csv.Csv):
-            entries.append({"csv": _list_changes(inner)})
-        elif isinstance(inner, arrow.Arrow):
-            changes = _list_changes(inner)
-            entries.append({"arrow": {**changes, "cells": _list_changes(inner.cells)}})
-        elif isinstance(getattr(inner, "cells", None), csv.Csv):
-            entries.append({"cells": _list_changes(inner.cells)})
-    # Lists in place of tuples, so that entries are equal to entries that were read from a file.
-    defaults = ({"csv": {}}, {"arrow": {"cells": {}}}, {"cells": {}})
-    return [] if all(entry in defaults for entry in entries) else json.loads(json.dumps(entries))
+        cells = inner if isinstance(inner, csv.Csv) else getattr(inner, "cells", None)
+        if isinstance(cells, csv.Csv):
+            # Lists in place of tuples, as in entries that were read from a file.
+            entry = json.loads(json.dumps(_list_changes(cells)))
+            entries += [entry] if entry not in entries else []
+    return entries if any(entries) else []
 
 
-def restore(entries: Sequence[Mapping[str, Any]]) -> Any:
+def restore(entries: Sequence[Mapping[str, Any]]) -> arrow.Arrow | None:
     """Return a source with the settings that `describe` has returned, without files.
 
     Args:
       entries: the entries of `describe`; [] for an export of an earlier version.
+
+    Returns:
+      The source; None for the defaults, with a warning if the sources of the run differ.
     """
-    sources: dict[int, Any] = {}
-    for number, entry in enumerate(entries):
-        [(kind, settings)] = entry.items()
-        if kind == "csv":
-            sources[number] = csv.Csv(files=_FILES, **settings)
-        else:
-            of_files = settings if kind == "arrow" else {"cells": settings}
-            cells = csv.Csv(files=_FILES, **of_files["cells"])
-            sources[number] = arrow.Arrow(files=_FILES, **{**of_files, "cells": cells})
-    return types.SimpleNamespace(sources=sources)
+    if len(entries) > 1:
+        _log.warning(
+            "The sources of the run write missing values, lists or numbers in different ways; this "
+            "command reads them by the defaults of csv.Csv. Use --model_dir, or tf.Examples."
+        )
+    if len(entries) != 1:
+        return None
+    return arrow.Arrow(files=_FILES, cells=csv.Csv(files=_FILES, **entries[0]))
 
 
-def _list_changes(source: Any) -> dict[str, Any]:
-    """Return the settings of a source that differ from their defaults."""
-    changes = {}
-    for field in dataclasses.fields(source):
-        value = getattr(source, field.name)
-        factory = field.default_factory
-        default = field.default if factory is dataclasses.MISSING else factory()
-        if field.name not in (*_LEFT_OUT, "cells") and value != default:
-            changes[field.name] = value
-    return changes
+def _list_changes(cells: csv.Csv) -> dict[str, Any]:
+    """Return the settings of cells that differ from their defaults."""
+    plain, settings = csv.Csv(files=_FILES), {n: getattr(cells, n) for n in CELL_SETTINGS}
+    return {name: value for name, value in settings.items() if value != getattr(plain, name)}

@@ -408,7 +408,8 @@ def write_mixed_times(values: Any) -> Any:
     Args:
       values: a column of any kind; a column with times of one type and one zone is unchanged.
     """
-    is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == object
+    # The types of pandas and Arrow differ from those of NumPy, and hold no mixed times.
+    is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.object_
     if not is_of_objects or not _holds_times(values):
         return values
     items, rows_by_kind = list(values), dict[tuple[type, str], list[int]]()

@@ -14,13 +14,21 @@ from mtl import checks, types
 from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
-from mtl.deferred import tf
+from mtl.deferred import tf, tf1
 from mtl.optimization import schedules
 from mtl.step import outlets, penalties, replicas, whole_batch
 
 Observe = Callable[[types.Tensors], None]
 """A function of {task: weight}; ops that it adds to UPDATE_OPS run before the update."""
 
+# Ops that read rows: from an iterator, or from the inputs of a loop's graph.
+_READING = (
+    "IteratorGetNext",
+    "IteratorGetNextSync",
+    "MultiDeviceIteratorGetNextFromShard",
+    "OptionalGetValue",
+    "Placeholder",
+)
 _EQUAL, _SUM = weighting_lib.Equal(), surgery_lib.Sum()
 
 
@@ -85,7 +93,8 @@ def build_step(
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
     if replicas.count() > 1:  # The step sums the losses over replicas.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
-        forward = forward._replace(penalties=penalties.take())
+        # Penalties of weights stay, as the update takes them once.
+        forward = forward._replace(penalties=penalties.take(rows=_find_rows()))
     of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)
     batch = whole_batch.WholeBatch(forward)
@@ -100,6 +109,17 @@ def build_step(
         of_update["regularization"] = result.penalty + of_update.get("regularization", 0.0)
     monitors = {"loss": result.total, **result.monitors, **of_update, **of_network}
     return Step(balanced.hide_nan(result.total), train_op, monitors | result.describe_tasks())
+
+
+def _find_rows() -> list[tf.Tensor]:
+    """Return the tensors by which rows enter the graph, from an iterator or from a loop."""
+    return [
+        output
+        for op in tf1.get_default_graph().get_operations()
+        if op.type in _READING
+        for output in op.outputs
+        if output.dtype != tf.resource  # A variable, in the graph of a loop.
+    ]
 
 
 def _check_losses(losses: types.Tensors) -> None:

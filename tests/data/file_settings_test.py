@@ -1,27 +1,45 @@
-"""An export describes how the files of its run write rows."""
+"""An export describes how the files of its run write values."""
 
+import json
 import types
 
-from mtl.data import arrow, csv, file_settings, image_files
+import pytest
 
-MARKS = csv.Csv(files={"train": "a.csv"}, data_dir="data", missing=("", "?"), rename={"a": "A"})
+from mtl.data import arrow, csv, file_settings, image_files, mixture
+
+FILES = {"train": "a.csv"}
+MARKS = csv.Csv(files=FILES, data_dir="data", missing=("", "?"), missing_in={"a": ("-",)})
 
 
-def test_only_changed_settings_are_described():
-    assert file_settings.describe(MARKS) == [{"csv": {"missing": ["", "?"], "rename": {"a": "A"}}}]
+def test_only_changed_settings_of_texts_are_described():
+    expected = [{"missing": ["", "?"], "missing_in": {"a": ["-"]}}]
+    assert file_settings.describe(MARKS) == expected == json.loads(json.dumps(expected))
     table = arrow.Arrow(files={"train": "a.parquet"}, window=10, sheet="rows", cells=MARKS)
-    [entry] = file_settings.describe(image_files.ImageFiles(source=table, fields=["photo"]))
-    assert entry["arrow"]["sheet"] == "rows" and entry["arrow"].keys() == {"sheet", "cells"}
+    assert file_settings.describe(image_files.ImageFiles(source=table, fields=["p"])) == expected
+    both = mixture.Mixture(sources={"a": MARKS, "b": table})
+    assert file_settings.describe(both) == expected
 
 
-def test_other_sources_have_no_description():
-    assert file_settings.describe(types.SimpleNamespace(source=object())) == []
-    assert file_settings.describe(csv.Csv(files={"train": "a.csv"})) == []
-    assert file_settings.list_inner(file_settings.restore([])) == []
+@pytest.mark.parametrize(
+    "source",
+    [
+        types.SimpleNamespace(source=object()),
+        csv.Csv(files=FILES),
+        # A file for an export has a header of its own, whatever the files of the run had.
+        csv.Csv(files=FILES, columns=("age", "job"), delimiter="\t", comment="#"),
+    ],
+    ids=["other", "defaults", "no header"],
+)
+def test_sources_that_read_texts_plainly_need_no_description(source):
+    assert file_settings.describe(source) == [] and file_settings.restore([]) is None
 
 
-def test_files_without_a_header_have_the_columns_of_the_run():
-    plain = csv.Csv(files={"train": "a.csv"}, columns=("age", "job"), delimiter="\t", comment="#")
-    [restored] = file_settings.list_inner(file_settings.restore(file_settings.describe(plain)))
-    assert restored.names == ["age", "job"]
-    assert (restored.delimiter, restored.comment) == ("\t", "#")
+def test_settings_are_restored():
+    assert file_settings.restore(file_settings.describe(MARKS)).cells.missing == ["", "?"]
+
+
+def test_sources_that_differ_are_told(caplog):
+    both = mixture.Mixture(sources={"a": MARKS, "b": csv.Csv(files={"train": "b.csv"})})
+    entries = file_settings.describe(both)
+    assert len(entries) == 2 and file_settings.restore(entries) is None
+    assert "in different ways; this command reads them by the defaults of csv.Csv" in caplog.text

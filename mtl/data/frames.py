@@ -412,18 +412,25 @@ def write_mixed_times(values: Any) -> Any:
     is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.object_
     if not is_of_objects or not _holds_times(values):
         return values
-    items, rows_by_kind = list(values), dict[tuple[type, str], list[int]]()
-    for row, value in enumerate(items):
-        if isinstance(value, _TIMES) and not _is_absent(value):
-            kind = type(value), str(getattr(value, "tzinfo", None))
-            rows_by_kind.setdefault(kind, []).append(row)
-    if len(rows_by_kind) < 2:
+    items = list(values)
+    groups = _group_times(items)
+    if len(groups) < 2:
         return values
-    for rows in rows_by_kind.values():
+    for rows in groups:
         texts = pa.array([items[row] for row in rows]).cast(pa.string()).to_pylist()
         for row, text in zip(rows, texts, strict=True):
             items[row] = text
     return items
+
+
+def _group_times(items: Sequence[Any]) -> list[list[int]]:
+    """Return the rows of times, for each type and zone of the times."""
+    rows_by_kind: dict[tuple[type, str], list[int]] = {}
+    for row, value in enumerate(items):
+        if isinstance(value, _TIMES) and not _is_absent(value):
+            kind = type(value), str(getattr(value, "tzinfo", None))
+            rows_by_kind.setdefault(kind, []).append(row)
+    return list(rows_by_kind.values())
 
 
 def _find_arrow(values: Any) -> pa.ChunkedArray | None:
@@ -439,16 +446,21 @@ def _find_arrow(values: Any) -> pa.ChunkedArray | None:
     if isinstance(values, pa.Array):
         return pa.chunked_array([values])
     kind = getattr(values, "dtype", None)
-    is_extension = kind is not None and not isinstance(kind, np.dtype)
-    if not is_extension and not _holds_times(values):
+    if kind is not None and not isinstance(kind, np.dtype):
+        return _make_arrow(values)
+    if not _holds_times(values):
         return None
-    written = values if is_extension else write_mixed_times(values)
+    written = write_mixed_times(values)
+    column = _make_arrow(written)
+    is_of_times = column is not None and pa.types.is_temporal(column.type)
+    return column if is_of_times or written is not values else None
+
+
+def _make_arrow(values: Any) -> pa.ChunkedArray | None:
     try:
-        column = pa.chunked_array([pa.array(written, from_pandas=True)])
+        return pa.chunked_array([pa.array(values, from_pandas=True)])
     except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
         return None
-    is_used = is_extension or written is not values or pa.types.is_temporal(column.type)
-    return column if is_used else None
 
 
 def _holds_times(values: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import csv as csv_text
 import dataclasses
+import json
 
 import pandas as pd
 import pyarrow as pa

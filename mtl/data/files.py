@@ -134,7 +134,8 @@ def measure_shards(source: Any, split: str, num_shards: int) -> list[int]:
     """
     while (inner_source := getattr(source, "source", None)) is not None:
         source = inner_source
-    if split not in getattr(source, "files", {}):
+    setting = getattr(source, "files", None)
+    if not isinstance(setting, Mapping) or split not in setting:
         return []
     paths = named_by(source, split, connects=True)
     return [estimate_bytes(paths[shard::num_shards]) for shard in range(num_shards)]

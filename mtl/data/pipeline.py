@@ -33,8 +33,9 @@ with deferred.imports():
 _READING = "IteratorGetNext"
 # An error quotes at most this number of characters of a message from TensorFlow.
 _LONGEST_REASON = 200
-# Workers read whole files if no worker reads more than this number of times the bytes of another.
-_MOST_UNEVEN = 1.1
+# Workers read whole files if no worker reads more than `_MOST_UNEVEN` times the bytes of another; a
+# new run tells a difference from `_UNEVEN` on. Bytes are only a guess at the number of rows.
+_UNEVEN, _MOST_UNEVEN = 1.1, 1.25
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
 # The size of a batch outside of training, where large batches cost less time for each row.
@@ -347,13 +348,12 @@ class Pipeline:
         deal = types.read_member(self.source, types.Source, "shard")
         if workers == 1 or deal(self.train_split, workers, 0) is None:
             return []
-        sizes = self._measure_uneven(self.train_split, workers)
-        if not sizes:
+        least, most = self._measure_shards(self.train_split, workers)
+        if most <= _UNEVEN * least:
             return []
-        least, most = min(sizes), max(sizes)
         reason = f"whole files give a worker {least:,} to {most:,} bytes"
         fix = f"write a multiple of {workers} files of equal size"
-        if self._needs_whole_files:
+        if self._needs_whole_files or most <= _MOST_UNEVEN * least:
             also = ", or set Pipeline.cache" if self._orders_numbers else ""
             return [
                 f"Training draws rows of some files about {most / max(least, 1):,.1f} times as "
@@ -364,10 +364,10 @@ class Pipeline:
             f"{reason}: to read less, {fix}."
         ]
 
-    def _measure_uneven(self, split: str, num_shards: int) -> list[int]:
-        """Return the bytes of the shards of whole files; [] if the shards are equal, or unknown."""
-        sizes = files.measure_shards(self.source, split, num_shards)
-        return sizes if sizes and max(sizes) > _MOST_UNEVEN * min(sizes) else []
+    def _measure_shards(self, split: str, num_shards: int) -> tuple[int, int]:
+        """Return the bytes of the smallest and the largest shard of whole files; 0 if unknown."""
+        sizes = files.measure_shards(self.source, split, num_shards) or [0]
+        return min(sizes), max(sizes)
 
     @property
     def _needs_whole_files(self) -> bool:
@@ -729,7 +729,8 @@ class Pipeline:
         part = deal(split, num_shards, shard) if num_shards > 1 else None
         if part is None or self._needs_whole_files:
             return cast("types.Source | None", part)
-        return None if self._measure_uneven(split, num_shards) else cast(types.Source, part)
+        least, most = self._measure_shards(split, num_shards)
+        return None if most > _MOST_UNEVEN * least else cast(types.Source, part)
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:

@@ -141,13 +141,17 @@ def list_differing(names: Sequence[str], source: str, directory: str) -> list[st
       source: the folder of the other run's statistics; without it, nothing differs.
       directory: the folder of this run's statistics.
     """
-    other, current = load_statistics(source).entries, load_statistics(directory).entries
-    # As text, because NaN differs from itself.
-    texts = {
-        name: [json.dumps(entries.get(name), sort_keys=True) for entries in (other, current)]
-        for name in names
-    }
-    return [name for name, (old, new) in texts.items() if other and old != new]
+    other, current = load_statistics(source), load_statistics(directory)
+    is_known = bool(other.entries)
+    return [n for n in names if is_known and _write_entry(other, n) != _write_entry(current, n)]
+
+
+def _write_entry(statistics: Statistics, name: str) -> str:
+    """Return the statistics of a column as text, in which NaN is equal to NaN."""
+    entry = dict(statistics.entries.get(name, {}))
+    entry.pop(checksums.KEY, None)  # Earlier versions wrote no checksum.
+    content = checksums.of_file(statistics.path(entry["file"])) if "file" in entry else ""
+    return json.dumps([entry, content], sort_keys=True)
 
 
 def adopt_statistics(

@@ -7,6 +7,7 @@ checkpoint.write_checkpoint(values, "edited/model.ckpt")            # WarmStart.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 
@@ -34,7 +35,7 @@ class Values(dict[str, np.ndarray]):
 
     def __init__(self, values: Mapping[str, np.ndarray], source: source_lib.Source):
         super().__init__(values)
-        self.source = source
+        self.source = dataclasses.replace(source)  # Without its reader, which cannot be copied.
 
 
 def read_checkpoint(source: str) -> Values:
@@ -71,7 +72,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     path = os.fspath(path)
     directory, name = os.path.split(path)
     checks.require(bool(name), "path", "end in the name of a checkpoint", path, "Add model.ckpt.")
-    source = values.source if isinstance(values, Values) else None
+    source = dataclasses.replace(values.source) if isinstance(values, Values) else None
     if source:
         _require_equal_averages(arrays_by_name, source)
     if _is_run(directory):

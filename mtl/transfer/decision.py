@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Decision:
       source: the saved variables.
       shapes: {variable: shape} of all variables in this run, with optimizer state.
       named: {scope: names of the rows in this run}.
+      trained: the trainable variables, which belong to the model whatever their names are.
       placed: a cache, {name of the keys of a table: (saved keys, index of the saved row for each
         row)}.
     """
@@ -43,6 +44,7 @@ class Decision:
     source: source_lib.Source
     shapes: Mapping[str, Sequence[int]]
     named: Mapping[str, types.RowNames]
+    trained: Collection[str] = ()
     placed: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def entry(self, name: str) -> plan.Entry:
@@ -74,7 +76,7 @@ class Decision:
         if rows is not None:
             count = (rows.origins >= 0).sum()
             reasons.append(f"{count} of {rows.origins.size} rows by name")
-            if not count and self.settings.new_rows in ("own", "zeros"):
+            if not count and self.settings.new_rows == "own":
                 return entry(outcome="initialised", why="; ".join(reasons))
         # Optimizer state fits the weights themselves, not their average.
         source = old if self.settings.slots else self.source.trained_name(old)
@@ -100,13 +102,19 @@ class Decision:
     def _is_unnamed(self, name: str, old: str) -> bool:
         """Return True if the rows of a variable have names in this run, but not in the source."""
         names = row_names_lib.find_row_names(self.named, name)
-        if names is None or is_optimizers(name, self.shapes) or self._row_names_there(name, old):
+        if names is None or self.is_optimizers(name) or self._row_names_there(name, old):
             return False
         return names.are_grouped or row_names_lib.fit_shape(names, list(self.shapes[name]))
 
+    def is_optimizers(self, name: str) -> bool:
+        """Return True for optimizer state: the name is "<variable>/<slot>", or has no scope."""
+        if name in self.trained or name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
+            return False
+        return "/" not in name or find_owner(name, self.shapes) != name
+
     def _check_rename(self, name: str, old: str) -> None:
         """Check that the source has the name to which `rename` leads."""
-        is_lacking = old == name or is_optimizers(name, self.shapes)
+        is_lacking = old == name or self.is_optimizers(name)
         rule = f"lead to a variable of {self.source.path}"
         fix = checks.nearest(old, self.source.shapes)
         checks.require(is_lacking, f"WarmStart.rename of {name!r}", rule, old, fix)
@@ -121,7 +129,7 @@ class Decision:
             return "another task may use the cut weights"
         # The keys of a growing table, and the variables beside the keys, are loaded with the table.
         name = capacity.find_table(weights, self.shapes)
-        is_state = is_optimizers(name, self.shapes)
+        is_state = self.is_optimizers(name)
         if is_state and not self.settings.slots:
             return "the optimizer's state"
         if is_state and averaging.is_state(name):
@@ -208,7 +216,7 @@ class Decision:
         old_names, new_names = map(row_names_lib.read_names, (their_names, our_names))
         origins = row_names_lib.match_rows(old_names, new_names, old_shape[axis], shape[axis])
         is_same = np.array_equal(origins, np.arange(old_shape[axis]))
-        is_state = is_optimizers(name, self.shapes)
+        is_state = self.is_optimizers(name)
         return None if is_same else plan.Rows(origins, axis, len(old_names), is_state)
 
     def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
@@ -258,17 +266,6 @@ class Decision:
                 checks.require(is_there, where, "be an existing file", names)
                 return our_names._replace(names=names)
         return row_names_lib.find_row_names(self.source.named, old)
-
-
-def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """Return True for optimizer state: the name is "<variable>/<slot>", or has no scope.
-
-    Args:
-      name: the name of a variable.
-      names: the names of all variables, as the keys of a map. `global_step` is not optimizer state.
-    """
-    is_counter = "/" not in name and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
-    return is_counter or find_owner(name, names) != name
 
 
 def find_owner(name: str, names: Mapping[str, Any]) -> str:

@@ -208,11 +208,12 @@ class WarmStart:
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }
-        model_names = [name for name in shapes if not decision.is_optimizers(name, shapes)]
+        trained = {patterns.variable_name(variable) for variable in tf1.trainable_variables()}
+        decisions = decision.Decision(self, source, shapes, named, trained)
+        model_names = [name for name in shapes if not decisions.is_optimizers(name)]
         for setting in ("exclude", "rename", "row_names"):
             for pattern in getattr(self, setting):
                 patterns.select_variables(f"WarmStart.{setting}", pattern, model_names)
-        decisions = decision.Decision(self, source, shapes, named)
         plan = plan_lib.Plan([decisions.entry(name) for name in shapes], source)
         self._require_matches(plan, model_names)
         return plan
@@ -226,6 +227,13 @@ class WarmStart:
             candidates = patterns.select_variables("WarmStart.include", pattern, model_names)
             is_matched = any(patterns.matches(pattern, name) for name in warmed_names)
             rule = f"match a variable of {plan.source.path}"
-            hint = checks.nearest(candidates[0], plan.source.shapes)
-            fix = f"The source lacks {candidates[0]!r}. {hint}".strip()
+            fix = _explain_unmatched(plan, candidates[0])
             checks.require(is_matched, "WarmStart.include", rule, pattern, fix)
+
+
+def _explain_unmatched(plan: plan_lib.Plan, name: str) -> str:
+    """Return the reason why a variable does not start from a saved value."""
+    if name not in plan.source.shapes:
+        return f"The source lacks {name!r}. {checks.nearest(name, plan.source.shapes)}".strip()
+    reason = next(entry.why for entry in plan.entries if entry.name == name)
+    return f"{name!r} is not warmed: {reason}."

@@ -78,7 +78,8 @@ def test_shards_are_measured_by_the_files_of_the_inner_source(tmp_path):
     outer = types.SimpleNamespace(source=source)
     assert files.measure_shards(outer, "train", 2) == [9, 35]
     assert not files.measure_shards(outer, "test", 2)
-    assert not files.measure_shards(types.SimpleNamespace(), "train", 2)
+    for own in ({}, {"files": "train.csv"}, {"files": 5}):  # Own sources may name anything so.
+        assert not files.measure_shards(types.SimpleNamespace(**own), "train", 2)
 
 
 def test_sizes_of_remote_files_are_asked_only_once(monkeypatch):

@@ -146,6 +146,15 @@ def test_shards_of_uneven_files_have_equal_parts_of_the_rows(sizes, tmp_path):
     assert not data.describe_order(9, workers=1)
 
 
+@pytest.mark.medium
+def test_files_of_nearly_equal_size_stay_whole_and_are_told(tmp_path):
+    """Every worker would have to read all files, for a guess at the number of rows."""
+    data = _write_files(tmp_path, 6, 5)
+    assert [len(_read_shard(data, 2, shard)) for shard in range(2)] == [6, 5]
+    (line,) = data.describe_order(9, workers=2)
+    assert re.search("some files about 1.2 times as often as rows of others, because", line)
+
+
 def test_a_sampler_of_groups_keeps_uneven_files_whole_and_tells_the_weights(tmp_path):
     data = _write_files(tmp_path, 6, 2, sampler=whole_groups.WholeGroups(group="y"))
     assert [len(_read_shard(data, 2, shard)) for shard in range(2)] == [6, 2]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import transfer
 from tests import tiny
@@ -25,3 +26,18 @@ def test_what_is_chosen_starts_from_the_source(trained, tmp_path):
     assert HEAD in table
     estimator.train(twin.read_rows, max_steps=2)  # Goes on from its own checkpoint.
     assert (tiny.variables(model_dir)[KERNEL] != source[KERNEL]).any()
+
+
+def test_trainable_variables_need_no_scope(tmp_path):
+    """A variable of a model may be called as a slot, or have no scope, as the state of Adam."""
+    transfer.write_checkpoint(
+        {"w": np.ones(2, np.float32), "w/b": np.ones(3, np.float32)}, str(tmp_path / "model.ckpt")
+    )
+    with tf.Graph().as_default():
+        for name, size in (("w", 2), ("w/b", 3)):
+            tf.compat.v1.get_variable(name, [size])
+        tf.compat.v1.get_variable("beta1_power", [], trainable=False)
+        start = transfer.WarmStart(source=str(tmp_path), include=[".*"])
+        plan = start.plan(tf.compat.v1.global_variables(), {})
+    assert [entry.name for entry in plan.warmed()] == ["w", "w/b"]
+    assert plan.entries[-1].why == "the optimizer's state"

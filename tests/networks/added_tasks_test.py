@@ -1,6 +1,8 @@
 """Tasks that are added to a network: those of before stay as they were, to the bit."""
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -344,6 +346,15 @@ def test_tasks_of_before_need_the_statistics_of_before(stages, tmp_path):
     )
     with pytest.raises(checks.UserError, match=message):
         verbs.train(second, str(tmp_path / "run"))
+    # Earlier versions wrote no checksums.
+    plain = dataclasses.replace(second, data=first.data)
+    copied = shutil.copytree(root / "first", tmp_path / "first")
+    entries = json.loads((copied / "statistics" / "statistics.json").read_text())
+    for entry in [entries, *entries.values()]:
+        entry.pop("checksum", None) if isinstance(entry, dict) else None
+    (copied / "statistics" / "statistics.json").write_text(json.dumps(entries))
+    warm = dataclasses.replace(second.warm_start, source=str(copied))
+    verbs.train(dataclasses.replace(plain, warm_start=warm), str(tmp_path / "old"))
     warm = dataclasses.replace(second.warm_start, statistics=True)
     second = dataclasses.replace(second, warm_start=warm)
     verbs.train(second, str(tmp_path / "again"))

@@ -1,5 +1,7 @@
+import copy
 import dataclasses
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -112,6 +114,15 @@ def test_what_was_edited_keeps_the_names_of_rows(run, tmp_path):
     for scope, names in saved.items():
         assert row_names.read_names(edited[scope]) == row_names.read_names(names)
         assert edited[scope].axis == names.axis
+
+
+@pytest.mark.medium
+def test_values_can_be_copied(run, tmp_path):
+    values = transfer.read_checkpoint(run)
+    for copied in (copy.deepcopy(values), pickle.loads(pickle.dumps(values))):
+        assert copied.keys() == values.keys() and copied.source == values.source
+        transfer.write_checkpoint(copied, str(tmp_path / "model.ckpt"))
+        copy.deepcopy(copied)
 
 
 @pytest.mark.medium

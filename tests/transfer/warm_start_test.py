@@ -311,8 +311,12 @@ def test_classes_of_other_names_start_anew(source, tmp_path):
     np.testing.assert_array_equal(values[KIND], plain[KIND])
     assert _outcomes(tmp_path)[KIND] == ("initialised", "0 of 3 rows by name")
     made = _with(tiny.make(), named, source=str(source), include=["^head/kind/"])
-    with pytest.raises(checks.UserError, match="WarmStart.include must match a variable of"):
+    message = "WarmStart.include must match a variable of .* is not warmed: 0 of 3 rows by name."
+    with pytest.raises(checks.UserError, match=message):
         _start(made, tmp_path)
+    made = _with(tiny.make(), named, source=str(source), new_rows="zeros")
+    values, _ = _start(made, tmp_path)
+    assert not values[KIND].any()
 
 
 def test_names_of_rows_can_be_given(source, tmp_path):

@@ -64,7 +64,7 @@ class InversePropensity(base.Base):
 
         Raises:
           UserError: a task is unknown or has another head, both tasks are the same, `task` has no
-            setting `within` or no tower, or the label of `propensity` is not in `within`.
+            setting `within` or no tower, or the positives of `propensity` are not the space.
         """
         super().check(heads)
         for setting in ("task", "propensity"):
@@ -81,6 +81,12 @@ class InversePropensity(base.Base):
         rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"
         field = types.read_member(heads[self.propensity], types.Head, "field")
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
+        # A field alone means its label 1.
+        accepted = (1,) if isinstance(within, str) else cast(Mapping[str, Any], within)[field]
+        positives = cast(Any, heads[self.propensity]).positives
+        rule = f"have positives that are the space of {self.task!r}, {list(accepted)}"
+        is_same = set(positives) == set(accepted)
+        checks.require(is_same, self._where("propensity"), rule, list(positives))
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return the weights of rows in the task `propensity`, {label: [B, ...]} -> [B]."""

@@ -98,8 +98,8 @@ class Shares:
         """
         return [
             f"The model does not know {unknown / total:.1%} of the values of field {field!r} "
-            f"{where}, {unknown:,} of {total:,}: its training split had none of them, or too few, "
-            "or they have a line break."
+            f"{where}, {unknown:,} of {total:,}: its vocabulary lacks them, as the training "
+            "split had none or too few, max_size left them out, or they have a line break."
             for field, (total, unknown) in zip(self._fields, self._counts.tolist(), strict=True)
             if total >= _LEAST_VALUES and unknown > _LEAST_SHARE * total
         ]

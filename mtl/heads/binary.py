@@ -139,6 +139,11 @@ class Binary(base.Base):
         return (*self.positive, *self.negative)
 
     @property
+    def positives(self) -> Sequence[Any]:
+        """The label values that count as positive."""
+        return self._values[0]
+
+    @property
     def _values(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """Positive and negative label values; without negatives, all other values are negative."""
         if self.positive:

@@ -69,13 +69,25 @@ class Joint(binary.Binary):
           model: the `MultiTaskModel` with the heads of all tasks.
 
         Raises:
-          UserError: a task of the chain has a head that is not a `Binary`.
+          UserError: a task of the chain has a head that is not a `Binary`, or a separate loss over
+            another space than the earlier tasks of the chain.
         """
         for task in self.composes:
             kind = type(model.heads_by_task[task])
             where = f"MultiTaskModel.heads: a task of {self.name!r}"
             rule, fix = "have a head Binary", f"It is {kind.__name__}."
             checks.require(issubclass(kind, binary.Binary), where, rule, task, fix)
+        self._check_spaces(model.heads_by_task)
+
+    def _check_spaces(self, heads: Mapping[str, Any]) -> None:
+        """Fail if a task learns its probability in rows where earlier events need not happen."""
+        for place, task in enumerate(self.composes):
+            head, fields = heads[task], {heads[earlier].field for earlier in self.composes[:place]}
+            within = [head.within] if isinstance(head.within, str) else list(head.within or ())
+            where = f"{type(head).__name__}.within of task {task!r}, which is in {self.name!r},"
+            rule = f"select rows by the label of an earlier task, {' or '.join(sorted(fields))}"
+            fits = not place or not head.has_loss or fields.intersection(within)
+            checks.require(bool(fits), where, rule, head.within)
 
     @property
     def composes(self) -> Sequence[str]:

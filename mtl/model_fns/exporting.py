@@ -87,6 +87,19 @@ def _require_features(make_dataset: Callable[[], tf.data.Dataset], spec: spec_li
     checks.require(isinstance(element, dict), where, rule, element, fix)
     rule = f"return the features of the spec, {', '.join(sorted(spec.features))}"
     checks.require(element.keys() == spec.features.keys(), where, rule, sorted(element))
+    for name, field in spec.feature_fields.items():
+        given, wanted = getattr(element[name], "dtype", None), tf.as_dtype(field.dtype)
+        # The checks convert rows to the types of the spec, which must not change values.
+        fits = given is None or _group_type(given) == _group_type(wanted)
+        fits |= given is not None and given.is_integer and wanted.is_floating
+        checks.require(fits, f"{where}: {name!r}", f"be {wanted.name}, as in the spec", given)
+
+
+def _group_type(dtype: tf.DType) -> str:
+    """Return a name that types share if they hold the same values, up to their range."""
+    if dtype.is_integer or dtype.is_bool:
+        return "integer"
+    return "float" if dtype.is_floating else dtype.name
 
 
 def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,10 +110,31 @@ def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
         if mode == compat.estimator.ModeKeys.PREDICT:
             where = "export: the predictions of the model_fn"
             checks.is_a(where, spec.predictions, Mapping, "be {name: tensor}")
-            _check_outputs(spec.export_outputs, spec.predictions)
+            predictions = {
+                text: value
+                for name, value in spec.predictions.items()
+                for text in _list_names(name)
+            }
+            spec = spec._replace(predictions=predictions)
+            _check_outputs(spec.export_outputs, predictions)
+            for name, value in predictions.items():
+                is_of_rows = value.shape.rank != 0
+                checks.require(is_of_rows, f"{where}: {name!r}", "have a value for each row", value)
         return spec
 
     return build_and_check
+
+
+def _list_names(name: Any) -> list[str]:
+    """Return the names of a prediction in signatures.
+
+    `tf.estimator.MultiHead` names a prediction by a head and an output. Its signature `predict`
+    has the output "<head>/<output>", and its signature `<head>/predict` the output "<output>".
+    """
+    if not isinstance(name, tuple):
+        return [name]
+    head, output = name
+    return [f"{head}/{output}", f"{head}/predict/{output}"]
 
 
 def _check_outputs(signatures: Mapping[str, Any], predictions: Mapping[str, tf.Tensor]) -> None:

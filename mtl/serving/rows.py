@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mtl import checks
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 from mtl.serving import inputs
@@ -110,6 +111,9 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
       make_dataset: builds a dataset of batches {field: [B, ...]} in the default graph.
       spec: the fields of the dataset; labels are left out.
       count: the largest number of rows to read.
+
+    Raises:
+      UserError: the dataset is empty.
     """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
@@ -118,7 +122,11 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
         iterator = tf1.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
         session.run([tf1.tables_initializer(), iterator.initializer])
-        for name, column in session.run(batch).items():
+        try:
+            columns = session.run(batch)
+        except tf.errors.OutOfRangeError:
+            checks.fail("the dataset of an export", "have rows for its checks", "none")
+        for name, column in columns.items():
             values[name] = _split(column)
     return Rows(spec=spec, values=values)
 

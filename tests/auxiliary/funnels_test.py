@@ -120,7 +120,7 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
     [
         (
             lambda: auxiliary.InversePropensity(task="order", propensity="clik"),
-            "InversePropensity.propensity must be one of click, order, size, other, got 'clik'",
+            "InversePropensity.propensity must be one of click, order, size, other, no_click, got",
         ),
         (
             lambda: auxiliary.InversePropensity(task="click", propensity="order"),
@@ -147,6 +147,10 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
             "InversePropensity.propensity must predict a label that defines the space of 'order': ",
         ),
         (
+            lambda: auxiliary.InversePropensity(task="order", propensity="no_click"),
+            "InversePropensity.propensity must have positives that are the space of 'order', [1]",
+        ),
+        (
             lambda: auxiliary.InversePropensity(**TASKS, max_weight=0.5),
             "InversePropensity.max_weight must be at least 1, got 0.5",
         ),
@@ -155,7 +159,12 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
 def test_mistakes_are_one_line(make, told):
     known = {
         head.name: head
-        for head in [*HEADS, heads.Regression(name="size"), heads.Binary(name="other")]
+        for head in [
+            *HEADS,
+            heads.Regression(name="size"),
+            heads.Binary(name="other"),
+            heads.Binary(name="no_click", label="click", positive=[0], negative=[1]),
+        ]
     }
     with pytest.raises(checks.UserError) as caught:
         make().check(known)

@@ -1,5 +1,6 @@
 """An export of any Estimator is published if it predicts as the Estimator does."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -63,6 +64,52 @@ def test_output_that_cannot_be_compared_is_refused(trained, tmp_path):
         model_fns.export(_changed(trained, change), str(tmp_path), SPEC, _read_rows)
 
 
+@pytest.mark.medium
+def test_an_empty_dataset_and_a_scalar_are_one_line_each(trained, tmp_path):
+    def change(made):
+        return made._replace(predictions={**made.predictions, "rate": tf.constant(0.5)})
+
+    with pytest.raises(checks.UserError, match="'rate' must have a value for each row"):
+        model_fns.export(_changed(trained, change), str(tmp_path), SPEC, _read_rows)
+    message = "the dataset of an export must have rows for its checks, got 'none'"
+    with pytest.raises(checks.UserError, match=message):
+        model_fns.export(trained.estimator, str(tmp_path), SPEC, lambda: _read_rows().take(0))
+
+
+@pytest.mark.medium
+def test_the_heads_of_a_multi_head_are_compared(tmp_path):
+    """Its predictions have pairs of names, and its signatures names with a slash."""
+    estimator_lib = compat.estimator
+
+    def model_fn(features, labels, mode):
+        shared = tf1.layers.dense(features["x"], 4, name="shared")
+        heads = [estimator_lib.RegressionHead(name=name) for name in ("size", "sign")]
+        logits = {head.name: tf1.layers.dense(shared, 1, name=head.name) for head in heads}
+        return estimator_lib.MultiHead(heads).create_estimator_spec(
+            features,
+            mode,
+            logits,
+            labels,
+            train_op_fn=lambda loss: _minimize(loss),
+            trainable_variables=tf1.trainable_variables(),
+            update_ops=[],
+        )
+
+    def read():
+        labels = {"size": [1.0], "sign": [0.0]}
+        return _read_rows().unbatch().map(lambda rows: (rows, labels)).batch(8)
+
+    estimator = estimator_lib.Estimator(model_fn, str(tmp_path / "run"))
+    estimator.train(read, max_steps=1)
+    path = model_fns.export(estimator, str(tmp_path / "models"), SPEC, _read_rows)
+    assert {"size/predict", "sign/predict"} <= tf.saved_model.load(path).signatures.keys()
+
+
+def _minimize(loss):
+    step = tf1.train.get_or_create_global_step()
+    return tf1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+
+
 def _read_labels():
     return _read_rows().map(lambda features: (features, {"y": 1}))
 
@@ -83,8 +130,21 @@ def _read_labels():
             {"make_dataset": lambda: _read_rows().map(lambda rows: {**rows, "row": 1})},
             r"must return the features of the spec, x, got \['row', 'x'\]",
         ),
+        (
+            {"spec": dataclasses.replace(SPEC, features={"x": ("int64", (3,))}, defaults={})},
+            "make_dataset: 'x' must be int64, as in the spec, got tf.float32",
+        ),
     ],
-    ids=["swapped", "no folder", "no spec", "rows", "nothing", "labels", "another feature"],
+    ids=[
+        "swapped",
+        "no folder",
+        "no spec",
+        "rows",
+        "nothing",
+        "labels",
+        "another feature",
+        "another type",
+    ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
     given = {"folder": str(tmp_path), "spec": SPEC, "make_dataset": _read_rows, **arguments}

@@ -323,8 +323,9 @@ def _convert_rows(data: Any) -> pa.Table | None:
         return pa.Table.from_pandas(_write_times(data), preserve_index=False)
     if isinstance(data, dict):
         return _make_table(data)
-    is_list = isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data)
-    return _join_rows(data) if is_list else None
+    # A row is a dict, or a Series of pandas.
+    is_list = isinstance(data, list | tuple) and all(hasattr(row, "keys") for row in data)
+    return _join_rows(list(map(dict, data))) if is_list else None
 
 
 def _join_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

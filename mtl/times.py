@@ -16,7 +16,10 @@ from typing import NamedTuple
 
 from mtl import checks
 
-_OFFSET = r"Z|[+-][0-9]{2}(?::?[0-9]{2})?"
+# The offsets that exist, so that 12:15-12:45 is not a time with an offset.
+_OFFSET = (
+    r"Z|\+(?:0[0-9]|1[0-4])(?::?(?:00|15|30|45))?|-(?:0[0-9]|1[01])(?::?(?:00|30))?|-12(?::?00)?"
+)
 PATTERN = (
     r"([0-9]{4})[-/](0?[1-9]|1[0-2])[-/](0?[1-9]|[12][0-9]|3[01])"
     r"(?:[T ]\s*([0-9]{1,2})?(?::?([0-9]{2}))?(?::?([0-9]{2}))?([.,][0-9]+)?"
@@ -152,7 +155,8 @@ def read_time(text: str, form: Form = ISO) -> float:
     if not texts or not parts[1]:
         return math.nan
     offset = texts.get(OFFSET, "")
-    if offset[:1] in ("+", "-"):
+    # In 10-05, the minutes are 05.
+    if offset[:1] == "+" or (offset[:1] == "-" and texts.get("minute", "0")):
         parts = _shift(parts, offset)
     total = 0
     for part in parts:

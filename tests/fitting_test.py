@@ -274,6 +274,8 @@ def test_times_of_several_zones_stay_as_written(form):
 def test_a_key_that_the_first_row_lacks_is_a_column():
     table = fitting._read_table("data", [{"a": 1}, {"b": "x", "a": 2}, {"b": None}])
     assert table.to_pydict() == {"a": [1, 2, None], "b": [None, "x", None]}
+    rows = [row for _, row in pd.DataFrame({"a": ["x", "y"]}).iterrows()]
+    assert fitting._read_table("data", rows).to_pydict() == {"a": ["x", "y"]}
 
 
 class _Column:

@@ -417,7 +417,10 @@ def write_mixed_times(values: Any) -> Any:
     if len(groups) < 2:
         return values
     for rows in groups:
-        texts = pa.array([items[row] for row in rows]).cast(pa.string()).to_pylist()
+        try:
+            texts = pa.array([items[row] for row in rows]).cast(pa.string()).to_pylist()
+        except pa.ArrowException:  # Arrow lacks some units of NumPy, such as minutes.
+            texts = [str(items[row]) for row in rows]
         for row, text in zip(rows, texts, strict=True):
             items[row] = text
     return items

@@ -48,7 +48,13 @@ def read_digits(
         parts["hour"] = _read_hour(parts["hour"], digits[times.HALF])
     # The pattern of a month name matches any word, such as the German Mai.
     is_time &= parts["month"] >= 1
-    return _shift(parts, digits[times.OFFSET]) if times.OFFSET in digits else parts, is_time
+    if times.OFFSET not in digits:
+        return parts, is_time
+    offsets = digits[times.OFFSET]
+    if "minute" in digits:  # In 10-05, the minutes are 05.
+        is_range = tf.equal(digits["minute"], "") & tf.strings.regex_full_match(offsets, "-.*")
+        offsets = tf.where(is_range, "", offsets)
+    return _shift(parts, offsets), is_time
 
 
 def _shift(parts: dict[str, tf.Tensor], offsets: tf.Tensor) -> dict[str, tf.Tensor]:

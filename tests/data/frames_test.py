@@ -429,3 +429,13 @@ def test_the_greatest_number_of_a_type_may_be_a_float():
     for bad in (256.0, 0.5, -1.0):
         with pytest.raises(checks.UserError, match="row 1: field 'size' must be uint8"):
             frames.Table({"size": [1.0, bad]}, fields).read(0, 2)
+
+
+def test_times_in_units_that_arrow_lacks_are_texts():
+    mixed = [np.datetime64("2024-01-01T10:00"), datetime.datetime(2024, 1, 1, 9)]
+    assert [text[:16] for text in frames.write_mixed_times(mixed)] == [
+        "2024-01-01T10:00",
+        "2024-01-01 09:00",
+    ]
+    texts = np.array(["a", "b"], object)
+    assert frames.write_mixed_times(texts) is texts

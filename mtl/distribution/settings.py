@@ -140,8 +140,9 @@ class Distribution:
         parameter servers if TF_CONFIG has a "ps". Without TF_CONFIG, "auto" means "mirrored" if
         several GPUs are visible, else "none".
       devices: names such as "/gpu:0", for "mirrored"; empty uses every visible GPU. "/cpu:0" and
-        "/cpu:1" split the processor, to try a strategy without GPUs. Several machines use every
-        GPU that CUDA_VISIBLE_DEVICES makes visible, or the processor for one replica.
+        "/cpu:1" split the processor, to try a strategy without GPUs. On several machines, each
+        process uses all GPUs that CUDA_VISIBLE_DEVICES makes visible; without GPUs, it is one
+        replica.
       communication: sets how replicas exchange tensors.
       resources: limits the threads and the GPU memory of a process.
       evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief

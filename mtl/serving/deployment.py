@@ -153,9 +153,9 @@ def require_name(folder: str, name: str) -> None:
     Raises:
       UserError: models.config has another name.
     """
-    match, deploy = _NAME.search(_read_models(folder)), os.path.join(folder, FOLDER)
-    if match and match[1] != name:
-        rule = f"be the name of the model in {os.path.join(deploy, _MODELS)}, {match[1]!r}"
+    names, deploy = _NAME.findall(_read_models(folder)), os.path.join(folder, FOLDER)
+    if names and name not in names:
+        rule = f"be the name of the model in {os.path.join(deploy, _MODELS)}, {names[0]!r}"
         fix = f"Choose another folder, or delete {deploy} to rename the model."
         checks.fail("Serving.model_name", rule, name, fix)
 

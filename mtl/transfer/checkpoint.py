@@ -116,7 +116,7 @@ def _spare_run(directory: str, path: str, values: Mapping[str, np.ndarray]) -> N
     checks.require(not run_directory.is_checkpoint(path), "path", rule, path)
     ending = f"-{int(values.get(_STEP, 0))}"
     rule = f"end in {ending}, as values[{_STEP!r}] is the step of the checkpoint"
-    checks.require(path.endswith(ending), "path", rule, path, "Set both to the same step.")
+    checks.require(path.endswith(ending), "path", rule, path, "Or choose another folder.")
     latest = run_directory.find_latest(directory)
     if latest is not None:
         missing = sorted(dict(tf.train.list_variables(latest)).keys() - values.keys())

@@ -129,13 +129,13 @@ class WarmStart:
         Raises:
           UserError: the source has no statistics, or computed them with other settings.
         """
-        if self.statistics:
+        names = [name for column in columns for name in column.accumulators()]
+        if self.statistics and names:
             statistics, fix = self._find_statistics(), "Set WarmStart.statistics = False."
             rule = "be a model_dir with statistics, because WarmStart.statistics is True"
             is_run = tf.io.gfile.isdir(statistics)
             checks.require(is_run, "WarmStart.source", rule, self.source, fix)
             fix = "Set WarmStart.statistics = False, or copy the settings of the column."
-            names = [name for column in columns for name in column.accumulators()]
             features_lib.adopt_statistics(names, statistics, directory, fix)
 
     def require_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:

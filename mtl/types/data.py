@@ -226,8 +226,8 @@ class Source(Protocol):
 
         Returns:
           A source of every `num_shards`-th file, from file number `shard` on. The result is None if
-          the files cannot be divided. Every worker then reads all records, and keeps every
-          `num_shards`-th record, also if the sizes of the shards differ by more than a tenth.
+          the files cannot be divided. If it is None, or the sizes of the shards differ by more
+          than a quarter, every worker reads all records, and keeps every `num_shards`-th record.
         """
         del split, num_shards, shard
         return None

@@ -38,9 +38,10 @@ def test_a_folder_serves_a_model_of_one_name(folder):
     deployment.require_name(str(folder), "ads")
     deployment.write(str(folder), "ads")
     deployment.require_name(str(folder), "ads")
-    message = (
-        "Serving.model_name must be the name of the model in .*/deploy/models.config, 'ads', got"
-    )
+    models = folder / "deploy" / "models.config"  # A user may serve another model beside it.
+    models.write_text(f'  config {{\n    name: "other"\n  }}\n{models.read_text()}')
+    deployment.require_name(str(folder), "ads")
+    message = "Serving.model_name must be the name of the model in .*/models.config, 'other', got"
     with pytest.raises(checks.UserError, match=message):
         deployment.require_name(str(folder), "shop")
 

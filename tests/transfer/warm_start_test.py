@@ -435,6 +435,8 @@ def test_statistics_need_a_run(source, tmp_path):
     )
     with pytest.raises(checks.UserError, match=message):
         _start(made, tmp_path)
+    # Such a column has no statistics.
+    made.warm_start.take_statistics(str(tmp_path), [features.Image(names=["x"])])
 
 
 @pytest.mark.parametrize("name", ["clipped examples", "images moved at random"])

@@ -211,9 +211,8 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
         array = wide.astype(dtype.as_numpy_dtype)
     # Clients may send infinity, but a finite number must not become infinity by rounding.
     is_lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
-    checks.require(
-        not is_lost.any(), where, rule, wide[is_lost.argmax()] if is_lost.any() else None
-    )
+    if is_lost.any():
+        checks.fail(where, rule, float(wide[is_lost.argmax()]))
     exact = _EXACT[dtype.name]
     for value in flat:
         # Refuse an integer, such as a long id, that floats would round. TensorFlow Serving also

@@ -113,6 +113,7 @@ class LongTail(chosen_rows.ChosenRows):
         which every class has enough rows.
       held_out: {new split: number of rows of each class}, such as {"validation": 50, "test": 100}.
       seed: the seed of the random draw of the rows.
+      missing: further labels that count as missing, like those of the head.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -125,6 +126,10 @@ class LongTail(chosen_rows.ChosenRows):
         dataclasses.field(default_factory=dict)
     )
     seed: checks.Natural = 1
+    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
+        dataclasses.field(default=(), repr=False)
+    )
 
     def __post_init__(self):
         for split, rows in self.held_out.items():
@@ -151,7 +156,9 @@ class LongTail(chosen_rows.ChosenRows):
     def _masks(self) -> dict[str, np.ndarray]:
         """{split: mask over the N rows of the original split, bool [N]}."""
         labels = splits.read_labels(self.source, self.split, self.label, self.label_type)
-        classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
+        marks = {mark.encode() if isinstance(mark, str) else mark for mark in self.missing}
+        marks |= {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""}
+        classes = sorted(set(labels.tolist()) - marks)
         rule = "hold at least 2 classes"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
         draw = np.random.default_rng(self.seed)

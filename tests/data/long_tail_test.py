@@ -43,6 +43,17 @@ def test_counts_fall_by_the_profile_and_rows_stay_in_order(label, kind, caplog):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize(
+    ("label", "settings"),
+    [("y", {"missing": [0]}), ("name", {"missing": ["ant"], "label_type": "string"})],
+)
+def test_a_mark_of_missing_labels_is_no_class(label, settings):
+    """It sorts first here, so it would keep the most rows."""
+    _, y = read(make(label, largest=54, **settings))
+    assert np.bincount(y).tolist() == [0, 54, 10, 2]
+
+
+@pytest.mark.medium
 def test_held_out_rows_are_balanced_and_in_no_other_split():
     source = make(held_out={"validation": 5, "test": 20})
     (train, y), (validation, v), (test, t) = (

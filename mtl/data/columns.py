@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import number_arrays, packed, weighted_lists, written_numbers
+from mtl.data import filled_fields, number_arrays, packed, weighted_lists, written_numbers
 from mtl.spec import literals
 
 # Float64 is exact for whole numbers up to 2^53. Arrow turns a column with nulls into floats.
@@ -248,7 +248,8 @@ def _read_texts(
     distinct = to_plain(distinct, form) if form else distinct
     values: packed.Values
     if field.is_ragged:
-        values = _split_lists(field, _fill(distinct, is_absent, ""), cells.list_delimiter)
+        lists = _split_lists(field, _fill(distinct, is_absent, ""), cells.list_delimiter)
+        values = filled_fields.fill_lists(lists, is_absent, field)
     elif field.shape:
         values = _split_array(field, distinct, is_absent, cells.list_delimiter)
     elif field.dtype == "string":
@@ -379,7 +380,9 @@ def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:
     _require(field.shape)
     if field.is_ragged:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        return packed.Lists(_read_items(field, column.flatten()), packed.count_splits(lengths))
+        lists = packed.Lists(_read_items(field, column.flatten()), packed.count_splits(lengths))
+        is_absent = column.is_null().to_numpy(zero_copy_only=False)
+        return filled_fields.fill_lists(lists, is_absent, field)
     _require(not column.null_count)
     values, sizes = column, cast(tuple[int, ...], field.shape)
     if len(sizes) > 1 and not _is_list(column.type.value_type):

@@ -53,8 +53,9 @@ class Csv(types.Source):
       weight_delimiter: the character between a value and its weight in a list with weights.
         `weight_delimiter` has no effect on weights in a separate column.
       missing: texts that mark an absent value. The default of the field replaces an absent value;
-        without a default, a list becomes empty, and a label becomes a missing label. In a scalar
-        string feature without a default, an empty text is a value, which columns treat as an
+        without a default, a list becomes empty, and a label becomes a missing label. An empty cell
+        of a list label is an empty list; another text of `missing` marks a missing label. In a
+        scalar string feature without a default, an empty text is a value, which columns treat as an
         unknown category. Apart from lists, labels and such empty texts, an absent value in a field
         without a default is an error.
       comment: the text at the start of lines to drop; "" drops no lines.
@@ -270,7 +271,8 @@ class Csv(types.Source):
         self, cells: tf.Tensor, field: spec_lib.Field
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Split cells [B] into values [B, (N)], and count the values of each item, [B, (L)]."""
-        cells = self._fill(tf.strings.strip(cells), field)
+        cells = tf.strings.strip(cells)
+        cells = self._fill(cells, self._find_absent(cells, field), field)
         items = tf.strings.split(cells, self.list_delimiter)
         # An empty text is an empty list, but `split` turns an empty text into one empty part.
         items = tf.ragged.boolean_mask(
@@ -286,30 +288,37 @@ class Csv(types.Source):
         )
 
     def _decode(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor | tf.RaggedTensor:
-        cells = self._fill(cells, field)
+        is_absent = self._find_absent(cells, field)
+        cells = self._fill(cells, is_absent, field)
         if not field.shape:
             return _to_numbers(cells, field)
         parts = _strip_parts(tf.strings.split(cells, self.list_delimiter))
         if field.is_ragged:
             # An empty text is an empty list, but `split` turns an empty text into one part.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
-            return parts.with_flat_values(_to_numbers(parts.flat_values, field))
+            lists = parts.with_flat_values(_to_numbers(parts.flat_values, field))
+            has_default = field.default is not None
+            return source.append_value(lists, is_absent, field.default) if has_default else lists
         values = _to_numbers(_require_size(parts, field), field)
         return tf.reshape(values, [-1, *field.shape])
 
-    def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Replace absent values by the default or an empty list, or let the op fail."""
-        absent = tf.zeros_like(cells, tf.bool)
+    def _find_absent(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
+        """Return True for each cell without a value."""
+        is_absent = tf.zeros_like(cells, tf.bool)
         for mark in self.list_marks(field):
-            absent |= tf.equal(cells, mark)
+            is_absent |= tf.equal(cells, mark)
+        return is_absent
+
+    def _fill(self, cells: tf.Tensor, is_absent: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
+        """Replace absent values by the default or an empty list, or let the op fail."""
         form = self.find_form(field)
         if form:  # Defaults are plain numbers already.
             cells = _to_plain(cells, form)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size
-            return tf.where(absent, self.list_delimiter.join(default), cells)
+            return tf.where(is_absent, self.list_delimiter.join(default), cells)
         message = f"field {field.name!r} must be present, as it has no default"
-        present = tf.compat.v1.assert_equal(absent, False, message=message)
+        present = tf.compat.v1.assert_equal(is_absent, False, message=message)
         with tf.control_dependencies([present]):
             return tf.identity(cells)
 
@@ -318,11 +327,12 @@ class Csv(types.Source):
 
         Args:
           field: the field. For a field of a single text without a default, the empty text is a
-            value, and does not mark a gap.
+            value, and does not mark a gap. For a list of labels, the empty text is an empty list.
         """
         is_text = field.dtype == "string" and not field.shape and field.is_required
+        is_label_list = field.is_ragged and field.default is not None and not field.part_of
         marks = (*self.missing, *self.missing_in.get(field.column, ()))
-        return [mark for mark in marks if mark or not is_text]
+        return [mark for mark in marks if mark or not (is_text or is_label_list)]
 
     def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
         """Return the form in which the file writes the numbers of a field; None for plain values.

@@ -64,6 +64,22 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
     return np.full(shape, 0 if content is None else content, packed.DTYPES[dtype])
 
 
+def fill_lists(lists: packed.Lists, is_absent: np.ndarray, field: spec_lib.Field) -> packed.Lists:
+    """Replace absent lists by the default of their field, if it has a default.
+
+    Args:
+      lists: N lists; absent lists are empty.
+      is_absent: True for the absent lists, bool [N].
+      field: the field of the lists.
+    """
+    if field.default is None or not is_absent.any():
+        return lists
+    count = len(is_absent)
+    default = Filled(field, field.default).repeat(1)
+    rows = np.where(is_absent, count, np.arange(count))
+    return cast(packed.Lists, packed.take(packed.join([lists, default], field), rows))
+
+
 def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
     """Return a specification with a single field, to read this field alone.
 
@@ -96,8 +112,6 @@ def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | No
         return None
     if not features:  # A specification needs features, so labels become features with defaults.
         label_fields = {name: spec.label_fields[name] for name in labels}
-        defaults = {
-            name: field.default for name, field in label_fields.items() if not field.is_ragged
-        }
+        defaults = {name: field.default for name, field in label_fields.items()}
         features, labels = labels, {}
     return dataclasses.replace(spec, features=features, labels=labels, defaults=defaults, keys=())

@@ -444,7 +444,7 @@ class Joined(types.Source):
             setting = where, self.table_split
             values = pipeline.read_split(self.tables[key], self.table_split, table_spec, setting)
         places, count = _place_keys(where, key, values[key])
-        fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
+        fills = {name: filled_fields.Filled(field, field.default) for name, field in fields.items()}
         # An additional last row holds the defaults, for keys that the table lacks.
         padded_values = {
             name: packed.join([values[name], fills[name].repeat(1)], field)
@@ -492,13 +492,6 @@ def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> 
         return spec_lib.Spec(features={key: kind}, labels={}, defaults=absent)
     features, defaults = {**spec.features, key: kind}, {**spec.defaults, **absent}
     return dataclasses.replace(spec, features=features, defaults=defaults)
-
-
-def _make_default(field: spec_lib.Field, is_label: bool) -> filled_fields.Filled:
-    """Return the value that a field has in rows whose key the table lacks."""
-    if is_label and field.is_ragged:
-        return filled_fields.Filled(field, field.missing)
-    return filled_fields.Filled(field, field.default)
 
 
 def _spell_key(key: Any) -> bytes:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from mtl import spec as spec_lib
 from mtl import types
-from mtl.data import csv_columns, files, packed
+from mtl.data import csv_columns, files, filled_fields, packed
 from mtl.spec import literals
 
 # Arrow and Python read Inf, NaN and -0 differently. The pattern also matches texts such as ": NaN".
@@ -130,7 +130,9 @@ def _convert(field: spec_lib.Field, column: pa.Array) -> packed.Values:
         return _convert_items(field, column)
     if field.is_ragged:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        return packed.Lists(_convert_items(field, column.flatten()), packed.count_splits(lengths))
+        lists = packed.Lists(_convert_items(field, column.flatten()), packed.count_splits(lengths))
+        is_absent = column.is_null().to_numpy(zero_copy_only=False)
+        return filled_fields.fill_lists(lists, is_absent, field)
     _require(not column.null_count)
     _require(pc.all(pc.equal(pc.list_value_length(column), field.size), min_count=0).as_py())
     items = _convert_items(field, column.flatten())

@@ -66,11 +66,11 @@ class JsonLines(types.Source):
 
     An object holds a value or a list for each field. A field that is null or lacking is absent, and
     so is an empty text, unless the field has no default. An absent value becomes the default of the
-    field, an absent list becomes empty, and an absent label becomes a missing label. A field that
-    no object of the first split has is an error. Other keys of an object are ignored. Spaces
-    around a text are dropped, unless the text is in a list. A number may be in quotes. A text such
-    as "a|b" in place of a list is an error. At the first use of a compressed file, the process
-    reads the whole file to check that it is complete.
+    field. An absent label, also a list, becomes a missing label, and an absent list of a feature
+    becomes empty. A field that no object of the first split has is an error. Other keys of an
+    object are ignored. Spaces around a text are dropped, unless the text is in a list. A number may
+    be in quotes. A text such as "a|b" in place of a list is an error. At the first use of a
+    compressed file, the process reads the whole file to check that it is complete.
 
     If training keeps the rows in memory (`Pipeline.cache`), Arrow parses the lines once. If Arrow
     would read a line differently from Python, such as a number in quotes, Python parses all lines
@@ -405,7 +405,11 @@ def _make_reader(
     fields: Mapping[str, spec_lib.Field], cells: csv.Csv
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that reads the texts of an object by the settings `cells`."""
-    marks = {name: {*cells.list_marks(field)} for name, field in fields.items()}
+    # A list is never a text here, so an empty text in place of a list is absent.
+    marks = {
+        name: {*cells.list_marks(field), *([""] if field.is_ragged else [])}
+        for name, field in fields.items()
+    }
     forms = {n: cells.find_form(field) for n, field in fields.items() if not field.part_of}
 
     def read(row: Mapping[str, Any]) -> dict[str, Any]:

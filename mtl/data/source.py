@@ -293,6 +293,19 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
             value.set_shape([size, *value.shape[1:]])
 
 
+def append_value(lists: tf.RaggedTensor, is_row: tf.Tensor, value: Any) -> tf.RaggedTensor:
+    """Append a value to some lists.
+
+    Args:
+      lists: [B, (L)].
+      is_row: True for the lists to extend, bool [B].
+      value: a scalar of the type of the lists.
+    """
+    lengths = tf.cast(is_row, lists.row_splits.dtype)
+    values = tf.fill([tf.reduce_sum(lengths)], tf.convert_to_tensor(value, lists.dtype))
+    return tf.concat([lists, tf.RaggedTensor.from_row_lengths(values, lengths)], axis=1)
+
+
 def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
     """Replace the labels of padding rows by missing labels; keys are unchanged.
 
@@ -311,11 +324,7 @@ def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) 
             lengths = value.row_lengths()
             row_values = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
             row_lists = tf.RaggedTensor.from_row_lengths(row_values, tf.where(is_row, lengths, 0))
-            padding = tf.cast(~is_row, lengths.dtype)
-            fill = tf.RaggedTensor.from_row_lengths(
-                tf.fill([tf.reduce_sum(padding)], missing), padding
-            )
-            masked_labels[name] = tf.concat([row_lists, fill], axis=1)
+            masked_labels[name] = append_value(row_lists, ~is_row, missing)
         else:
             mask = tf.reshape(is_row, [-1, *[1] * (value.shape.rank - 1)])
             masked_labels[name] = tf.where(mask, value, missing)

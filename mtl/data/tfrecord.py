@@ -187,15 +187,14 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:
         return MALFORMED
-    return spec.example(
-        lambda field: _read_values(features[field.name], field) if field.name in features else None
-    )
+    empty = tf.train.Feature()
+    return spec.example(lambda field: _read_values(features.get(field.name, empty), field))
 
 
 def _read_values(feature: tf.train.Feature, field: spec_lib.Field) -> list[Any] | None:
     kind = feature.WhichOneof("kind")
-    if kind is None:
-        return None
+    if kind is None:  # TensorFlow does not tell an absent list from an empty list.
+        return [] if field.is_ragged else None
     expected_kind = _KINDS.get(field.dtype, "int64_list")
     if kind != expected_kind:
         raise ValueError(

@@ -42,7 +42,8 @@ class MultiLabel(classes.Classes):
     Attributes:
       classes: the number of classes, at least 2, or their names in the order of their ids.
       empty_is_missing: True if an empty list means a missing label, and False if it means that no
-        class applies. A list with a missing value, [-1] or [""], always means a missing label.
+        class applies. An absent list and a list with a missing value, [-1] or [""], always mean a
+        missing label. CSV and tf.Examples do not tell an absent list from an empty list.
       positive_weight: the factor of the loss of positives, above 0: one number for all classes, a
         list with a number for each class, or {class name: number}.
       label_smoothing: the strength of label smoothing, in [0, 1).

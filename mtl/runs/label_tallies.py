@@ -20,12 +20,14 @@ import numpy as np
 from mtl import spec, types
 from mtl.data import eager_pass, pipeline
 from mtl.deferred import tf
-from mtl.heads import base
+from mtl.heads import base, multi_label
 from mtl.runs import diagnosis
 
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
 # The largest number of batches that are read only for a warning.
 _MOST_BATCHES = 500
+# A larger share of empty lists may stand for missing labels.
+_MANY_EMPTY = 0.2
 # The largest number of classes that a warning names; it only counts the other classes.
 _LISTED = 5
 
@@ -42,6 +44,8 @@ class Missing:
         self._counts = {name: collections.Counter[str]() for name in self._heads}
         # {task whose labels are whole numbers: number of rows with -1, and the smallest label}.
         self._below_zero = {name: (0, 0) for name, head in self._heads.items() if not head.has_ids}
+        # {task: number of empty lists that mean that no class applies}.
+        self._empty = collections.Counter[str]()
         self._rows = 0
 
     def see(self, labels: types.Tensors) -> None:
@@ -53,8 +57,10 @@ class Missing:
         self._rows += int(types.count_rows(labels))
         for name, head in self._heads.items():
             label = labels.get(head.field)
+            if isinstance(label, tf.RaggedTensor) and isinstance(head, multi_label.MultiLabel):
+                self._see_lists(head, label)
             if not isinstance(label, tf.Tensor):
-                continue  # A list is never a missing label: an empty list means no class.
+                continue
             values = label.numpy()
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
@@ -63,6 +69,14 @@ class Missing:
                 present = values[values > spec.MISSING["int64"]]
                 minimum = min(minimum, *present[present < 0].tolist(), 0)
                 self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), minimum)
+
+    def _see_lists(self, head: multi_label.MultiLabel, lists: tf.RaggedTensor) -> None:
+        is_absent = tf.reduce_any(~head.are_present(lists), axis=1)
+        counts = {"absent": is_absent, "empty": tf.equal(lists.row_lengths(), 0)}
+        rows = {reason: int(tf.math.count_nonzero(mask)) for reason, mask in counts.items()}
+        if not head.empty_is_missing:
+            self._empty[head.name] += rows.pop("empty")
+        self._counts[head.name].update(rows)
 
     def describe(self, split: str, seen: str) -> list[str]:
         """Return a line for each task with missing labels.
@@ -84,13 +98,22 @@ class Missing:
         return lines
 
     def describe_doubts(self, split: str, seen: str) -> list[str]:
-        """Return a line for each task whose only negative label is -1: it may mark missing labels.
+        """Return a line for each task with values that may mark missing labels.
+
+        Such values are -1, if no other label is negative, and lists, if many of them are empty.
 
         Args:
           split: the name of the split.
           seen: a text about the part of the split that was read; "" for all rows.
         """
-        return [
+        many = [name for name, rows in self._empty.items() if rows > _MANY_EMPTY * self._rows]
+        empty = [
+            f"{self._name_label(name)} is an empty list, no class, in {self._empty[name]:,} of "
+            f"{self._rows:,} rows ({self._empty[name] / self._rows:.1%}) of split {split!r}{seen}. "
+            "If an empty list marks a missing label, set MultiLabel.empty_is_missing = True."
+            for name in many
+        ]
+        return empty + [
             f"{self._name_label(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}"
             f"{seen}, and no other number there is below 0: -1 counts as a number. If it marks a "
             f"missing label, set {type(self._heads[name]).__name__}.missing = [-1]."

@@ -30,6 +30,7 @@ MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 _WEIGHTS = "/weights"
+_NO_DEFAULT = "be left out, as an absent list of variable length is empty"
 
 
 def counts_name(field: str) -> str:
@@ -94,8 +95,8 @@ class Field:
         RaggedTensor [B, (L)]. For a list of lists, a batch holds the concatenated values of all
         items, [B, (N)], and the field `counts_name(name)` holds the number of values of each item.
       default: the value that replaces an absent value; None makes the field required. For a
-        float32, "nan" means a missing number. A list of variable length is never required and has
-        no default, because an absent list is empty.
+        float32, "nan" means a missing number. A list of variable length is never required. An
+        absent list is empty; if the default is `missing`, an absent list holds this mark alone.
       part_of: the name of a list with weights, if the column of this list also holds this field; ""
         for a field with a separate column. See `mtl.data.weighted_lists`.
     """
@@ -119,11 +120,11 @@ class Field:
         checks.require(self.is_ragged or sizes, f"{where}.shape", rule, self.shape)
         if self.default is not None:
             where += ".default"
-            rule = "be left out, as an absent list of variable length is empty"
-            checks.require(not self.is_ragged, where, rule, self.default)
-            object.__setattr__(
-                self, "default", literals.parse_default(where, self.dtype, self.default)
-            )
+            default = literals.parse_default(where, self.dtype, self.default)
+            # `in` also finds the object `math.nan`, which is not equal to itself.
+            is_mark = not self.is_nested and default in (self.missing,)
+            checks.require(not self.is_ragged or is_mark, where, _NO_DEFAULT, self.default)
+            object.__setattr__(self, "default", default)
 
     @property
     def column(self) -> str:
@@ -235,7 +236,9 @@ class Field:
         if values is None:
             if self.is_required:
                 raise AbsentError
-            return [] if self.is_ragged else self._shape_values([self.default] * self.size)
+            if self.is_ragged:
+                return [] if self.default is None else [self.default]
+            return self._shape_values([self.default] * self.size)
         if not self.is_ragged and len(values) != self.size:
             raise ValueError(
                 f"must hold {self.size} value{'s' * (self.size > 1)}, got {len(values)}"
@@ -330,6 +333,9 @@ class Spec:
                 where = f"Spec.labels[{name!r}]"
                 checks.one_of(where, field.dtype, MISSING)
                 checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
+            elif self.labels:  # Without labels, a feature may be a label of another Spec.
+                is_free = field.default is None or not field.is_ragged
+                checks.require(is_free, f"Spec.defaults[{name!r}]", _NO_DEFAULT, field.default)
 
     def _add_counts(self) -> None:
         """Add a field of counts after each list of lists."""
@@ -375,7 +381,7 @@ class Spec:
         absent = {"int64": NO_ID}  # In a gin file, the default -1 also means a missing label.
         return {
             name: dataclasses.replace(field, default=field.missing)
-            if not field.is_ragged and field.default in (None, absent.get(field.dtype))
+            if not field.is_nested and field.default in (None, absent.get(field.dtype))
             else field
             for name, field in fields.items()
         }

@@ -70,6 +70,28 @@ def test_minus_one_beside_no_other_negative_number_may_be_a_mark(numbers, is_tol
     )
 
 
+@pytest.mark.parametrize(
+    ("lists", "empty_is_missing", "missing", "is_told"),
+    [
+        ([["a"], [""], [], ["b"], ["a"]], False, "1 of 5 rows (20.0%)|1 absent", False),
+        ([["a"], [""], [], [], ["a"]], False, "1 of 5 rows (20.0%)|1 absent", True),
+        ([["a"], [""], [], [], ["a"]], True, "3 of 5 rows (60.0%)|1 absent, 2 empty", False),
+    ],
+)
+def test_absent_and_empty_lists_are_counted(lists, empty_is_missing, missing, is_told):
+    head = heads.MultiLabel(name="y", classes=["a", "b"], empty_is_missing=empty_is_missing)
+    tally = label_tallies.Missing([head])
+    for part in (lists[:2], lists[2:]):
+        tally.see({"y": tf.ragged.constant(part, row_splits_dtype=tf.int64)})
+    rows, reasons = missing.split("|")
+    (line,) = tally.describe("train", "")
+    assert f"is missing in {rows}" in line and line.endswith(reasons)
+    doubts = tally.describe_doubts("train", "")
+    assert len(doubts) == is_told
+    said = "field 'y', is an empty list, no class, in 2 of 5 rows (40.0%) of split 'train'"
+    assert all(said in doubt and "MultiLabel.empty_is_missing = True" in doubt for doubt in doubts)
+
+
 def untrained(train, test, head=None, seen=0, **settings):
     """Return the warnings on `kind` after `seen` training rows, or after all if `seen` is 0."""
     rows = {

@@ -159,6 +159,8 @@ def test_value_knows_shapes_and_absence():
     assert spec.Field(name="x", dtype="int64", shape=(2,), default=3).value(None) == [3, 3]
     assert spec.Field(name="x", dtype="string", shape=(None,)).value(None) == []
     assert math.isnan(SPEC.label_fields["score"].value(None))
+    lists = spec.Spec(features={"x": "int64"}, labels={"y": ("string", (None,))})
+    assert (lists.fields["y"].value(None), lists.fields["y"].value([])) == ([""], [])
 
 
 def test_split():
@@ -202,6 +204,10 @@ def test_split():
         (
             {"features": {"age": ("int64", (None,))}, "defaults": {"age": 1}},
             "must be left out, as an absent list",
+        ),
+        (
+            {"features": {"tags": ("string", (None,))}, "defaults": {"tags": ""}},
+            r"Spec.defaults\['tags'\] must be left out, as an absent list",
         ),
     ],
 )

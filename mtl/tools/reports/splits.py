@@ -103,7 +103,10 @@ def _count_missing(
     If the field is the label of a head, the head decides which of its values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
-        # An empty list counts as missing.
+        # An empty list counts as missing, as does the mark of a missing label.
+        values = (
+            values if head is None else tf.ragged.boolean_mask(values, head.are_present(values))
+        )
         lengths = values.row_lengths().numpy()
         return len(lengths), int((lengths == 0).sum())
     array = values.numpy()

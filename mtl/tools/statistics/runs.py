@@ -318,20 +318,23 @@ def _start_column(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_
     return columns_lib.Listed(inner) if field.shape else inner
 
 
-def _to_array(
-    field: spec_lib.Field, values: Any, mark: Any, present: np.ndarray | None
-) -> pa.Array:
+def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: Any) -> pa.Array:
     """Return the values of a batch as an Arrow array; missing values become nulls or empty lists.
 
     Args:
       field: the field that has the values.
       values: an array [B, ...], or lists as `RaggedTensorValue`.
       mark: the value that stands for a missing value; None if no value is missing.
-      present: True for labels that are not missing, [B, ...]; None for features.
+      present: True for labels that are not missing, in the form of `values`; None for features.
     """
     if not isinstance(values, np.ndarray):
-        flat = _to_flat(values.values, mark, None)
-        return pa.ListArray.from_arrays(pa.array(values.row_splits, pa.int32()), flat)
+        is_value = ~_are_marks(values.values, mark)
+        if present is not None:
+            is_value &= present.values
+        # A list of a mark alone becomes empty, as it is a missing label.
+        ends = np.concatenate([[0], np.cumsum(is_value)])[values.row_splits]
+        flat = _to_flat(values.values[is_value], None, None)
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
     if not field.shape:
         return _to_flat(values, mark, present)
     is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)

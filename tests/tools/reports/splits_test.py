@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, heads
+from mtl import checks, heads, spec
 from mtl.tools.reports import record, report, row_sections, size_sections, splits
 from tests import tiny
 from tests.tools.reports import runs
@@ -38,6 +38,13 @@ def test_lists_of_labels_are_counted():
     counter.see({"tags": tf.ragged.constant([["b"], [], ["a", "b", "b"]])})
     found = counter.tell()
     assert found.counts == {"a": 1, "b": 2}
+
+
+def test_marks_of_missing_lists_are_missing():
+    field = spec.Field(name="tags", dtype="string", shape=(None,), default="")
+    lists = tf.ragged.constant([["b"], [""], [], ["a", "b"]])
+    head = heads.MultiLabel(name="tags", classes=["a", "b"])
+    assert splits._count_missing(field, lists, head) == (4, 2)
 
 
 def test_ids_of_very_many_classes_have_no_mean():

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from mtl import checks, features, spec
+from mtl import checks, features, heads, spec
 from mtl.data import arrow, csv, json_lines
 from mtl.tools.statistics import drift, facts, runs
 from tests import tiny
@@ -74,6 +74,23 @@ def test_gaps_are_told_from_defaults(tmp_path):
     assert train.tasks["sign"].labelled == 3 and train.tasks["sign"].counts == {"0": 1, "1": 2}
     assert train.tasks["size"].mean == 1.0 and train.tasks["kind"].labelled == 2
     assert (test.rows, train.rows) == (1, 4)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("names", [[], ["topics"]])
+def test_marks_of_missing_lists_are_no_values(names, tmp_path):
+    lines = ['{"x": 1, "topics": ["a", "b"]}', '{"x": 2, "topics": null}', '{"x": 3, "topics": []}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    made = _make(json_lines.JsonLines(files={"train": str(tmp_path / "a.jsonl")}))
+    its_spec = spec.Spec(features={"x": "float32"}, labels={"topics": ("string", (None,))})
+    data = dataclasses.replace(made.data, spec=its_spec)
+    tasks = [heads.MultiLabel(name=name, classes=["a", "b"]) for name in names]
+    model = dataclasses.replace(made.model, heads=tasks) if tasks else made.model
+    made = dataclasses.replace(made, data=data, model=model)
+    (found,) = runs.describe_splits(made, "none", ["train"])
+    column = found.columns["topics"]
+    assert (column.missing, dict(column.list_frequent())) == (2, {"a": 1, "b": 1})
+    assert {name: task.labelled for name, task in found.tasks.items()} == dict.fromkeys(names, 2)
 
 
 @pytest.mark.medium

@@ -20,7 +20,7 @@ import numpy as np
 from mtl import spec, types
 from mtl.data import eager_pass, pipeline
 from mtl.deferred import tf
-from mtl.heads import base, multi_label
+from mtl.heads import base
 from mtl.runs import diagnosis
 
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
@@ -57,7 +57,7 @@ class Missing:
         self._rows += int(types.count_rows(labels))
         for name, head in self._heads.items():
             label = labels.get(head.field)
-            if isinstance(label, tf.RaggedTensor) and isinstance(head, multi_label.MultiLabel):
+            if isinstance(label, tf.RaggedTensor) and hasattr(head, "empty_is_missing"):
                 self._see_lists(head, label)
             if not isinstance(label, tf.Tensor):
                 continue
@@ -70,7 +70,7 @@ class Missing:
                 minimum = min(minimum, *present[present < 0].tolist(), 0)
                 self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), minimum)
 
-    def _see_lists(self, head: multi_label.MultiLabel, lists: tf.RaggedTensor) -> None:
+    def _see_lists(self, head: Any, lists: tf.RaggedTensor) -> None:
         is_absent = tf.reduce_any(~head.are_present(lists), axis=1)
         counts = {"absent": is_absent, "empty": tf.equal(lists.row_lengths(), 0)}
         rows = {reason: int(tf.math.count_nonzero(mask)) for reason, mask in counts.items()}

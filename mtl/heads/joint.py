@@ -23,8 +23,9 @@ from mtl.heads import binary, objectives
 class Joint(binary.Binary):
     """Predicts that the events of a chain of binary tasks t all happen: `p = prod_t p_t`.
 
-    p_t is the probability of task t if all earlier tasks of the chain happen. The head has neither
-    variables nor a tower: it computes its logit from the logits of the tasks `of`
+    p_t is the probability of task t if all earlier tasks of the chain happen: a task with a loss of
+    its own needs `within`, or its probability is over other rows. The head has neither variables
+    nor a tower: it computes its logit from the logits of the tasks `of`
     (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities would round
     to 0 or 1. In all other respects, the head works like a `Binary` that uses all rows.
 
@@ -69,25 +70,13 @@ class Joint(binary.Binary):
           model: the `MultiTaskModel` with the heads of all tasks.
 
         Raises:
-          UserError: a task of the chain has a head that is not a `Binary`, or a separate loss over
-            another space than the earlier tasks of the chain.
+          UserError: a task of the chain has a head that is not a `Binary`.
         """
         for task in self.composes:
             kind = type(model.heads_by_task[task])
             where = f"MultiTaskModel.heads: a task of {self.name!r}"
             rule, fix = "have a head Binary", f"It is {kind.__name__}."
             checks.require(issubclass(kind, binary.Binary), where, rule, task, fix)
-        self._check_spaces(model.heads_by_task)
-
-    def _check_spaces(self, heads: Mapping[str, Any]) -> None:
-        """Fail if a task learns its probability in rows where earlier events need not happen."""
-        for place, task in enumerate(self.composes):
-            head, fields = heads[task], {heads[earlier].field for earlier in self.composes[:place]}
-            within = [head.within] if isinstance(head.within, str) else list(head.within or ())
-            where = f"{type(head).__name__}.within of task {task!r}, which is in {self.name!r},"
-            rule = f"select rows by the label of an earlier task, {' or '.join(sorted(fields))}"
-            fits = not place or not head.has_loss or fields.intersection(within)
-            checks.require(bool(fits), where, rule, head.within)
 
     @property
     def composes(self) -> Sequence[str]:

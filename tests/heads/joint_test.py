@@ -1,7 +1,5 @@
 """Joint tasks: probabilities of chains and branches, by float64 in logarithms and by hand."""
 
-import types
-
 import numpy as np
 import pytest
 import scipy.special
@@ -122,28 +120,3 @@ def test_a_chain_that_is_none_is_refused(of, told):
     with pytest.raises(checks.UserError) as caught:
         _joint(of=of)
     assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "fits"),
-    [
-        ({"within": "click"}, True),
-        ({"has_loss": False}, True),  # The loss of the chain defines its probability.
-        ({}, False),
-        ({"within": "cart"}, False),
-    ],
-    ids=["its rows", "no loss", "all rows", "other rows"],
-)
-def test_a_task_with_a_loss_learns_in_the_rows_of_the_chain(settings, fits):
-    """P(order) of all rows times P(click) would be too small."""
-    order = heads.Binary(name="order", **settings)
-    chain = heads.Joint(name="both", of=["click", "order"], label="order")
-    model = types.SimpleNamespace(
-        heads_by_task={head.name: head for head in (heads.Binary(name="click"), order)}
-    )
-    if fits:
-        chain.check_model(model)
-        return
-    message = "Binary.within of task 'order', which is in 'both', must select rows by the label of"
-    with pytest.raises(checks.UserError, match=message):
-        chain.check_model(model)

@@ -367,7 +367,7 @@ def require_split(source: Any, split: str) -> None:
       split: the split.
 
     Raises:
-      UserError: there is no such split.
+      UserError: the split does not exist.
     """
     inner, names = source, list_splits(source)
     while isinstance(inner, ChosenRows):

@@ -406,7 +406,8 @@ def write_mixed_times(values: Any) -> Any:
     would depend on other rows.
 
     Args:
-      values: a column of any kind; a column with times of one type and one zone is unchanged.
+      values: a column of any kind. If all its times have the same type and zone, the function
+        returns the column itself.
     """
     # The types of pandas and Arrow differ from those of NumPy, and hold no mixed times.
     is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.object_

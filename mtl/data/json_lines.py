@@ -137,12 +137,11 @@ class JsonLines(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each line of a split."""
         fields = mark_parts(spec.fields)
+        read_row = _make_reader(fields, self.cells) if self.cells else dict
         for path in self._find(split):
             for number, line in read_lines(path):
-                problem_or_values = (
-                    line if isinstance(line, str) else _scan(line, spec, fields, self.cells)
-                )
-                yield f"{path} line {number}", problem_or_values
+                values = line if isinstance(line, str) else _scan(line, spec, fields, read_row)
+                yield f"{path} line {number}", values
 
     @property
     def names(self) -> list[str]:
@@ -229,11 +228,10 @@ def _scan(
     line: bytes,
     spec: spec_lib.Spec,
     fields: Mapping[str, spec_lib.Field],
-    cells: csv.Csv | None,
+    read_row: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any] | str:
     try:
-        row = parse_object(line)
-        row = _make_reader(fields, cells)(row) if cells else row
+        row = read_row(parse_object(line))
         for field in spec.feature_fields.values():
             if field.is_nested:
                 count_items(field, row)

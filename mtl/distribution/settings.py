@@ -58,7 +58,7 @@ class Place:
     def count_rows(self, batch_size: int) -> int:
         """Return the number of rows of a step, given the number of rows of a whole batch.
 
-        With parameter servers, each step is a step of one worker with its part of a batch.
+        With parameter servers, a single worker makes each step, with its part of a batch.
         """
         return batch_size // self.workers if self.has_servers else batch_size
 

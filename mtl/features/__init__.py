@@ -22,6 +22,7 @@ from mtl.features.statistics import (
     Statistics,
     adopt_statistics,
     list_differing,
+    list_fitted,
     load_statistics,
     seal_statistics,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "grow_tables",
     "list_growing_tables",
     "list_differing",
+    "list_fitted",
     "load_statistics",
     "missing_statistics",
     "seal_statistics",

@@ -161,12 +161,10 @@ class Image(column.PerField):
             rule = "name fields of shape (H, W) or (H, W, C), or of encoded strings"
             checks.fail("Image.names", rule, field, f"Its shape is {values.shape}.")
         if self.shape is not None:
-            rule, shape = (
-                f"be that of field {field!r}, or None for pixels",
-                values.shape[1:].as_list(),
-            )
-            fits = values.shape[1:].is_compatible_with(self.shape)
-            checks.require(fits, "Image.shape", rule, list(self.shape), f"Its shape is {shape}.")
+            shape = values.shape[1:]
+            rule, fix = f"be that of field {field!r}, or None for pixels", f"Its shape is {shape}."
+            fits = shape.is_compatible_with(self.shape)
+            checks.require(fits, "Image.shape", rule, list(self.shape), fix)
         return tf.cast(values, tf.float32) / self.greatest
 
     def _decode_images(self, encoded: tf.Tensor, field: str) -> tf.Tensor:

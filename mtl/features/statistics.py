@@ -133,6 +133,11 @@ def seal_statistics(directory: str) -> None:
     checksums.seal(path, _FIX)
 
 
+def list_fitted(columns: Sequence[types.Column]) -> list[str]:
+    """List the names under which columns have statistics: columns or tables."""
+    return [name for column in columns for name in column.accumulators()]
+
+
 def list_differing(names: Sequence[str], source: str, directory: str) -> list[str]:
     """List the columns or tables whose statistics differ from those of another run.
 

@@ -38,9 +38,10 @@ class EstimatorHead(types.Head):
 
     The wrapped `head` computes loss, predictions, metrics and export outputs. The tf.estimator head
     gets only rows with a label, and reads its `weight_column` from the label fields. Heads of
-    `tf.estimator` divide the loss by the number of rows, not by the sum of weights. With their
-    `loss_reduction` "sum", a training step sums over all rows of the batch, in micro-batches and
-    replicas too; with parameter servers, a step sums over the rows of one worker.
+    `tf.estimator` divide the loss by the number of rows, not by the sum of weights. If their
+    `loss_reduction` is "sum", the loss of a training step is the sum over all rows of the batch,
+    even with micro-batches and replicas. With parameter servers, it is the sum over the rows of the
+    worker.
 
     Attributes:
       name: the name of the task, with which the names of its metrics and predictions begin.

@@ -23,11 +23,12 @@ from mtl.heads import binary, objectives
 class Joint(binary.Binary):
     """Predicts that the events of a chain of binary tasks t all happen: `p = prod_t p_t`.
 
-    p_t is the probability of task t if all earlier tasks of the chain happen: a task with a loss of
-    its own needs `within`, or its probability is over other rows. The head has neither variables
-    nor a tower: it computes its logit from the logits of the tasks `of`
-    (`objectives.join_log_odds`). So loss and gradient stay exact even if probabilities would round
-    to 0 or 1. In all other respects, the head works like a `Binary` that uses all rows.
+    p_t is the probability of task t if all earlier tasks of the chain happen. If task t has a loss,
+    let `within` of its head select the rows with these earlier events; otherwise, p_t is the
+    probability over all rows, and the product is wrong. The head has neither variables nor a tower:
+    it computes its logit from the logits of the tasks `of` (`objectives.join_log_odds`). So loss
+    and gradient stay exact even if probabilities would round to 0 or 1. In all other respects, the
+    head works like a `Binary` that uses all rows.
 
     A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: Ma et al.,
     "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2:

@@ -1,4 +1,4 @@
-"""Checks that each training step runs the updates of a network of your own.
+"""Checks that training steps run the update ops that your own network has built.
 
 training.Training(made, "runs/a", on_start, observers=[*observers, own_updates.observe])
 

@@ -114,13 +114,13 @@ class Refit(abc.ABC):
           columns: the columns of this run.
 
         Raises:
-          UserError: there is no source, or it computed the statistics with other settings.
+          UserError: the source has no checkpoint, or its columns have other settings.
         """
         where = f"{type(self).__name__}.source"
         source = source_lib.open_source(where, self._find_checkpoint()).directory
         statistics = os.path.join(source, "statistics")
         if tf.io.gfile.isdir(statistics):
-            names = [name for column in columns for name in column.accumulators()]
+            names = features_lib.list_fitted(columns)
             features_lib.adopt_statistics(names, statistics, directory)
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:

@@ -86,7 +86,10 @@ def _read_value(source: source_lib.Source, entry: plan.Entry, dtype: tf.DType) -
         checks.require(is_float, where, f"hold {dtype.base_dtype.name}", value.dtype.name)
         has_nan = bool(np.isnan(value).any())
         checks.require(not has_nan, where, "hold no NaN", f"{np.isnan(value).sum():,} of them")
-    return np.asarray(np.count_nonzero(value)) if entry.is_count else value + entry.offset
+    if entry.is_count:
+        return np.asarray(np.count_nonzero(value))
+    # A sum would copy each table, and turn truth values into numbers.
+    return value + entry.offset if entry.offset else value
 
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:

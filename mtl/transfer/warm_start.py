@@ -129,7 +129,7 @@ class WarmStart:
         Raises:
           UserError: the source has no statistics, or computed them with other settings.
         """
-        names = [name for column in columns for name in column.accumulators()]
+        names = features_lib.list_fitted(columns)
         if self.statistics and names:
             statistics, fix = self._find_statistics(), "Set WarmStart.statistics = False."
             rule = "be a model_dir with statistics, because WarmStart.statistics is True"
@@ -148,7 +148,7 @@ class WarmStart:
         Raises:
           UserError: the statistics of a column differ.
         """
-        names = [name for column in columns for name in column.accumulators()]
+        names = features_lib.list_fitted(columns)
         differing = features_lib.list_differing(names, self._find_statistics(), directory)
         rule = f"be True, because old tasks need the statistics of {', '.join(differing[:3])} there"
         checks.require(not differing, "WarmStart.statistics", rule, self.statistics)

@@ -426,6 +426,18 @@ def test_statistics_of_the_source(source, tmp_path):
     assert kept[0] == kept[1]
 
 
+def test_truth_values_and_texts_start_as_they_are(tmp_path):
+    saved = {"network/on": np.array([True, False]), "network/words": np.array([b"a", b"b"], object)}
+    transfer.write_checkpoint(saved, str(tmp_path / "model.ckpt"))
+    with tf.Graph().as_default():
+        for name, value in saved.items():
+            tf1.get_variable(name, initializer=tf.zeros_like(value), trainable=False)
+        values = _warm(transfer.WarmStart(source=str(tmp_path)), {}, tmp_path)
+    for name, value in saved.items():
+        np.testing.assert_array_equal(values[name], value)
+        assert values[name].dtype == value.dtype
+
+
 def test_statistics_need_a_run(source, tmp_path):
     path = shutil.copytree(source, tmp_path / "copy")
     shutil.rmtree(path / "statistics")

@@ -180,10 +180,9 @@ def check_columns(
     """Fail if a setting names a column that a draft cannot read, or a column to predict.
 
     Args:
-      where: the setting that names the columns to predict, for errors.
+      where: the name of the setting with the tasks, for errors.
       tasks: the columns to predict.
-      uses: {setting: the columns that it names}, for settings that must not name a column to
-        predict.
+      uses: {setting: its columns}, for other settings, whose columns must not be tasks.
       dialect: the format of the table, with its columns.
       rule: the text in errors that says what the settings in `uses` must do.
     """

@@ -125,13 +125,15 @@ class JsonLines(types.Source):
         serialized_rows.set_shape([batch.shape[0]])
         return spec.parse(serialized_rows, with_labels)
 
-    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
-        """Yield {field: values} of all rows of a split, which Arrow reads in blocks of rows."""
+    def read_values(
+        self, split: str, spec: spec_lib.Spec
+    ) -> Iterator[Mapping[str, packed.Values]] | None:
+        """Return {field: values} of a split in blocks of rows; None if texts need `cells`."""
         fields = mark_parts(spec.fields)
         names = [field.column for name, field in fields.items() if name not in spec.counted]
         self._check_fields(names)
         if self.cells is not None:
-            raise types.DecodeOnlyError
+            return None
         return json_columns.read_files(self._find(split), fields)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:

@@ -124,14 +124,12 @@ def tell_balancing(run: record.Run) -> list | str:
         # Scalars that never change are described by a sentence or a table instead of a picture.
         if any(max(points.values()) > min(points.values()) for points in curves.values())
     }
-    if not moving:
-        return _tell_fixed_weights(groups.get(("", "weight"), {}))
     pictures = [balancing_picture.draw_group(*key, curves) for key, curves in moving.items()]
-    parts: list = [blocks.Figures(pictures)]
-    for (scope, kind), curves in moving.items():
+    parts: list = [blocks.Figures(pictures)] if pictures else []
+    for (scope, kind), curves in groups.items():
         if kind == "surgery/cosine":
             parts += _tell_cosines(balancing_picture.tell_title(scope, kind), curves)
-    return parts
+    return parts or _tell_fixed_weights(groups.get(("", "weight"), {}))
 
 
 def _tell_fixed_weights(curves: event_files.Curves) -> list | str:

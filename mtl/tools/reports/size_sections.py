@@ -158,7 +158,12 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
 
 
 def _tell_broken(run: record.Run) -> list[str]:
-    broken = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
+    broken = {
+        tag: sorted(steps)
+        for tag, steps in run.training.broken.items()
+        # A scalar of a surgery is NaN at steps that do not measure it, or without rows of its task.
+        if steps and "surgery" not in tag.split("/")
+    }
     lines = []
     for tag, steps in list(broken.items())[:_MOST_TAGS]:
         text = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)

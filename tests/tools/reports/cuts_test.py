@@ -95,6 +95,16 @@ def test_scalars_that_were_not_finite():
     assert lines[-1] == "10 of 14 scalars that were not finite are shown."
 
 
+def test_scalars_of_a_surgery_that_a_step_does_not_measure_are_no_problem():
+    broken = {"surgery/norm/a": {5}, "first/surgery/cosine/a/b": {5}, "loss": {5}}
+    training = event_files.Record({"surgery/cosine/a/b": {10: -0.5}, "weight/a": {10: 1}}, broken)
+    run = dataclasses.replace(runs.make(), training=training)
+    (line,) = _lines(size_sections.tell_problems(run, []))
+    assert line.startswith("loss was not finite")
+    (table,) = curve_sections.tell_balancing(run)
+    assert [row[:2] for row in table.rows] == [["a/b", -0.5]]
+
+
 def test_runs_without_a_value_come_last_on_a_page():
     values = {"a": math.nan, "b": 0.2, "c": 0.3}
     made = {name: runs.make(name, {"sign/auc": value}) for name, value in values.items()}

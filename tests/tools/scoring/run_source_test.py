@@ -13,6 +13,7 @@ from mtl import checks, spec
 from mtl.data import (
     arrow,
     csv,
+    eager_pass,
     examples,
     file_settings,
     frames,
@@ -108,9 +109,11 @@ def test_rows_to_evaluate_are_read_as_the_run_reads_texts(run, name, tmp_path):
     data = pipeline.Pipeline(source=SOURCES[run], spec=SPEC, batch_size=4)
     opened, split = scoring.open_files(data, [str(tmp_path / name)])
     (values,) = opened.one_pass(split, with_labels=False).as_numpy_iterator()
-    assert [round(float(price), 3) for price in values["price"]] == EXPECTED["price"]
-    assert list(values["job"]) == EXPECTED["job"]
-    assert list(map(list, values["tags"])) == EXPECTED["tags"]
+    ((eager, _),) = eager_pass.read(opened, split, with_labels=False)
+    for batch in (values, {field: value.numpy() for field, value in eager.items()}):
+        assert [round(float(price), 3) for price in batch["price"]] == EXPECTED["price"]
+        assert list(batch["job"]) == EXPECTED["job"]
+        assert list(map(list, batch["tags"])) == EXPECTED["tags"]
 
 
 @pytest.mark.medium

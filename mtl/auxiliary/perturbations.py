@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.example_gradients import proof
+from mtl.layers import precision
 from mtl.step import draws
 
 NORMS = ("l2", "max")
@@ -119,7 +120,9 @@ class Space:
         sources = [inputs[name] for name in self.columns]
         # With `stop_gradient`, the perturbation is a constant, so TensorFlow computes no second
         # derivatives.
-        gradients = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        zero = tf.UnconnectedGradients.ZERO
+        with precision.pause_loss_scale():
+            gradients = tf.gradients(loss, sources, unconnected_gradients=zero)
         return {
             name: tf.stop_gradient(tf.convert_to_tensor(gradient))
             for name, gradient in zip(self.columns, gradients, strict=True)

@@ -152,6 +152,16 @@ def current_loss_scale() -> LossScale | None:
     return step.scale if step else None
 
 
+def pause_loss_scale() -> contextlib.AbstractContextManager[None]:
+    """Leave gradients that are built within the context unscaled, also in float16.
+
+    For gradients that choose an input, such as an adversarial one. If such a gradient overflowed,
+    the loss would not be finite, so no step could find out that the loss scale is too large.
+    """
+    scale = current_loss_scale()
+    return scale.pause() if scale else contextlib.nullcontext()
+
+
 class LossScale:
     """The dynamic loss scale of float16, which multiplies gradients within the network.
 
@@ -187,6 +197,15 @@ class LossScale:
             tf.where(overflows | grows, tf.zeros_like(finite_steps), finite_steps),
         )
         return overflows
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave gradients that are built within the context unscaled."""
+        value, self.value = self.value, tf.ones_like(self.value)
+        try:
+            yield
+        finally:
+            self.value = value
 
 
 class _Step:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -92,7 +93,8 @@ def open_source(where: str, location: str) -> Source:
     storage.require_plain(where, location)
     location = location.removesuffix(".index")  # A file of a checkpoint, in place of its path.
     is_folder = tf.io.gfile.isdir(location)
-    path = run_directory.find_latest(location) if is_folder else location
+    # `find_latest` would refuse the checkpoints of Keras, which have no global step.
+    path = next(reversed(run_directory.list_checkpoints(location)), None) if is_folder else location
     # A run comes before exports in its folder.
     saved_model = _saved_model(location) if is_folder and path is None else None
     if saved_model:
@@ -109,7 +111,10 @@ def open_source(where: str, location: str) -> Source:
 
 def _open_source(path: str, directory: str) -> Source:
     try:
-        tf.train.list_variables(path)
+        variables = tf.train.list_variables(path)
+        # The list is in the index. Read the smallest value, to open a file with values, too.
+        for name, _ in sorted(variables, key=lambda pair: math.prod(pair[1]))[:1]:
+            tf.train.load_variable(path, name)
     except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
         problem = str(error).splitlines()[0].rstrip(".")
         raise checks.UserError(f"checkpoint {path} cannot be read: {problem}.") from error

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, features, heads, model, networks
 from mtl.auxiliary import perturbations
+from mtl.layers import precision
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from tests import images
@@ -99,6 +100,26 @@ def test_a_projection_keeps_what_lies_inside_and_shortens_the_rest(norm):
     else:
         expected = both / np.maximum(np.linalg.norm(both, axis=1, keepdims=True), 1)
     np.testing.assert_allclose(np.concatenate([found["a"], found["b"]], 1), expected, rtol=1e-5)
+
+
+def test_a_direction_does_not_overflow_in_float16():
+    """At a loss scale of 2^15, as losses would then be NaN, and the scale would never fall."""
+
+    def step_fn(x, _):
+        def network(inputs):
+            return {"a": inputs["x"] * tf.constant(4.0, tf.float16)}
+
+        loss = 10 * tf.reduce_sum(precision.run_network(network, {"x": x}, True)["a"])
+        direction = perturbations.Space({"x": x}, ["x"], "l2").differentiate(loss, {"x": x})
+        return direction["x"], tf.gradients(loss, x)[0]
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = precision.Precision(dtype="float16").wrap_step(step_fn)
+        built = step(tf.ones([2, 1]), None)
+        session.run(tf1.global_variables_initializer())
+        direction, gradient = session.run(built)
+    np.testing.assert_array_equal(direction, [[40], [40]])
+    assert not np.isfinite(gradient).any()
 
 
 def test_directions_of_any_size_have_a_length_and_none_stays_none():

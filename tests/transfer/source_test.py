@@ -1,8 +1,10 @@
 """The source of a warm start: which of the saved models in a folder is taken."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from mtl import checks
 from mtl.transfer import source
 
 tf1 = tf.compat.v1
@@ -38,3 +40,16 @@ def test_the_newest_export_of_a_folder_is_taken(tmp_path):
     for number in (9, 10):
         _export(tmp_path / str(number), number)
     assert _read(tmp_path) == 10.0
+
+
+def test_a_folder_of_keras_or_tf_train_checkpoint_has_no_global_step(tmp_path):
+    tf.train.Checkpoint(weights=tf.Variable(3.0)).save(str(tmp_path / "ck"))
+    opened = source.open_source("WarmStart.source", str(tmp_path))
+    assert opened.read_value("weights/.ATTRIBUTES/VARIABLE_VALUE") == 3.0
+
+
+def test_a_checkpoint_without_its_values_is_one_line(tmp_path):
+    _save(tmp_path / "model.ckpt-1", 1.0)
+    (tmp_path / "model.ckpt-1.data-00000-of-00001").unlink()
+    with pytest.raises(checks.UserError, match=r"checkpoint .*model.ckpt-1 cannot be read: "):
+        source.open_source("WarmStart.source", str(tmp_path))

@@ -110,7 +110,7 @@ def _export_part(
     experiment_of_format = dataclasses.replace(experiment, serving=settings)
     estimator = estimators.build_exported(experiment_of_format, model_dir, checkpoint)
     exporter = estimators.build_exporter(
-        experiment_of_format, model_dir, added.choose_files(settings)
+        experiment_of_format, model_dir, added.choose_files(settings, is_converted=True)
     )
     return exporter(estimator, folder, checkpoint)
 

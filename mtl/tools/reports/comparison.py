@@ -19,8 +19,10 @@ from mtl.tools.reports import record
 
 _SHOWN = 5
 _OF_HEAD = re.compile(r"model\.heads\[(?P<task>[^\]]*)\]\.?(?P<name>.*)")
+# Settings of heads that choose, group, label or weigh the rows of all metrics.
+_OF_ROWS = {"field", "group", "label", "missing", "negative", "positive", "weight", "within"}
 # Settings of heads that do not enter the loss.
-_NOT_IN_LOSS = ("calibration_slices", "prior", "shots", "threshold")
+_NOT_IN_LOSS = {"calibration_slices", "prior", "shots", "threshold"}
 
 
 class Pair(NamedTuple):
@@ -111,15 +113,23 @@ class Comparison(NamedTuple):
     @property
     def differing_losses(self) -> list[str]:
         """The tasks whose losses may be defined differently, as settings of their heads differ."""
-        found = (_OF_HEAD.match(setting) for setting in self.differing)
-        tasks = (match["task"] for match in found if match and match["name"] not in _NOT_IN_LOSS)
-        return list(dict.fromkeys(tasks))
+        return [task for task, names in self._differing_heads.items() if names - _NOT_IN_LOSS]
+
+    @property
+    def _differing_heads(self) -> dict[str, set[str]]:
+        """For each task, the settings of its head that differ, without their entries."""
+        found: dict[str, set[str]] = {}
+        for match in filter(None, map(_OF_HEAD.match, self.differing)):
+            names = found.setdefault(match["task"], set())
+            names.add(re.split(r"[.\[]", match["name"], maxsplit=1)[0])
+        return found
 
     def compares(self, metric: str) -> bool:
-        """Return False if a metric is a loss that the runs may define differently."""
+        """Return False if the runs may define a metric differently, or measure it on other rows."""
         task, _, kind = metric.rpartition("/")
-        tasks = self.differing_losses
-        return kind != "average_loss" or (task not in tasks if task else not tasks)
+        if kind == "average_loss":
+            return task not in self.differing_losses if task else not self.differing_losses
+        return not self._differing_heads.get(task, set()) & _OF_ROWS
 
     def best_of(self, metric: str) -> list[str]:
         """Return the names of the runs with the best value of a metric.
@@ -169,7 +179,7 @@ def describe_losses(result: Comparison, metrics: Sequence[str]) -> str:
         return ""
     return (
         f"Settings of the heads of {_list_tasks(result.differing_losses)} differ, and may change "
-        f"what a loss means: do not compare {_list_tasks(names)}."
+        f"the meaning of metrics: do not compare {_list_tasks(names)}."
     )
 
 

@@ -83,7 +83,6 @@ def test_units_that_are_gone_weigh_nothing(found):
 
 def test_a_table_with_texts_is_measured_by_its_ids(tmp_path):
     made = tiny.make(check_rows=16, train_steps=2, checkpoint_steps=2)
-    made = dataclasses.replace(made, serving=dataclasses.replace(made.serving, portable=True))
     verbs.train(made, str(tmp_path))
     path = run_directory.checkpoint_path(str(tmp_path), "latest")
     with mock.patch.object(export_comparison, "_SECONDS", 0.01):

@@ -170,13 +170,29 @@ def test_losses_of_different_definitions_are_not_ranked(settings, compares):
     is_marked = {name: found.best_of(name) == ["focal"] for name in names[:2]}
     assert is_marked == dict.fromkeys(names[:2], compares)
     line = comparison.describe_losses(found, names)
-    expected = "Settings of the heads of sign differ, and may change what a loss means: do not "
+    expected = (
+        "Settings of the heads of sign differ, and may change the meaning of metrics: do not "
+    )
     expected += "compare average_loss, sign/average_loss."
     assert line == ("" if compares else expected)
     text = comparison_text.rank(found, "sign/average_loss", 80)
     assert ("do not compare sign/average_loss." in text) == (not compares)
     assert ("do not compare" in comparison_text.describe(found, 100)) == (not compares)
     assert line in str(comparison_page._tell_seeds(found))
+
+
+def test_metrics_of_rows_with_other_weights_are_not_ranked():
+    values = dict.fromkeys(["sign/auc", "kind/accuracy"], 0.6)
+    found = comparison.compare(
+        {
+            "plain": runs.make("runs/plain", values, tiny.make()),
+            "weighted": runs.make(
+                "runs/weighted", dict.fromkeys(values, 0.7), _change_head(weight="label_weight")
+            ),
+        }
+    )
+    assert found.best_of("sign/auc") == [] and found.best_of("kind/accuracy") == ["weighted"]
+    assert "do not compare sign/auc." in comparison_text.rank(found, "sign/auc", 80)
 
 
 def test_order_of_a_folder():

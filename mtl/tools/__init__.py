@@ -1,1 +1,1 @@
-"""Tools look at a run, or act beside it; training, evaluation and export work without them."""
+"""Tools inspect runs, or act during a training. Training, evaluation and export need no tools."""

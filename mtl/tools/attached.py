@@ -1,4 +1,4 @@
-"""Lists what acts beside a training, such as trackers, pictures, a clip audit and TensorBoard.
+"""Lists the observers of a training, such as trackers, pictures, a clip audit and TensorBoard.
 
 training.Training(made, "runs/a", on_start, observers=attached.list_observers(made))
 """

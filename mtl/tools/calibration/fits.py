@@ -117,8 +117,8 @@ class Calibration(refit.Refit):
         """Return the split whose rows the calibration is fitted to.
 
         Args:
-          train_split: the split for training.
-          eval_split: the split for evaluations.
+          train_split: the name of the training split.
+          eval_split: the name of the split for evaluations.
 
         Raises:
           UserError: `split` is the split for training or for evaluations.
@@ -137,8 +137,8 @@ class Calibration(refit.Refit):
           head: the head to calibrate.
           rows: labelled rows.
           others: the `Fit.values` of the calibration of all rows, if `rows` are only the rows of a
-            slice. A class that cannot be calibrated on the slice gets these values. `others` is
-            None if `rows` are all rows.
+            slice. A class that cannot be calibrated on the slice gets the values in `others`.
+            `others` is None if `rows` are all rows.
 
         Returns:
           The fitted calibration, whose `values` are [2, C], or [K, 2] for `Isotonic`.
@@ -167,7 +167,7 @@ class Calibration(refit.Refit):
         """Calibrate the last layer of a head, and log the cross-entropy before and after.
 
         Args:
-          head: the head.
+          head: the head to calibrate.
           old: the last layer of the head.
           rows: the rows of the split that the calibration is fitted to, in batches.
 
@@ -355,7 +355,7 @@ def find_scale(rows: Scored) -> float:
     """Find the factor of the logits that minimizes the cross-entropy, by bisection.
 
     Args:
-      rows: labelled rows.
+      rows: labelled rows with their logits.
 
     Returns:
       The factor 1 / T of the logits, in [0, 100]; 0 if every factor above 0 gives a larger

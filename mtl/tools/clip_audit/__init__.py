@@ -1,4 +1,4 @@
-"""Records gradient norms of samples, to find those that clipping shrinks or that are noise.
+"""Records gradient norms of samples, to find samples that clipping shrinks or that are noise.
 
 from mtl.tools import clip_audit
 experiment.Experiment.clip_audit = @clip_audit.ClipAudit()     # records while a run trains

@@ -89,7 +89,7 @@ class Settings:
         """Return a pipeline with numbered rows, as `numbered.number_rows` does.
 
         Args:
-          data: the pipeline.
+          data: the pipeline that reads the rows.
           shuffle: (number of records in the shuffle buffer, seed); None keeps the order of the
             source.
         """
@@ -139,7 +139,8 @@ def record_step(
       measure: a function that adds ops to the graph which measure the batch, and returns the
         measurements; called once.
     """
-    # Measure after the moving averages of normalisations are updated, and before the weights are.
+    # Measure after the moving averages of normalisations are updated, and before the weights are
+    # updated.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
         # Without this dependency, the measuring pass could read the averages before or after their
         # update, because TensorFlow orders two ops only by the data that they exchange.

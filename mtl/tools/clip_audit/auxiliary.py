@@ -48,8 +48,8 @@ class Measured:
                 self.left_out[part.name] = _DRAWS
             else:
                 self._parts.append(part)
-        # The mean weights of the whole batch, from the first call. Passes over single rows also
-        # divide by these means.
+        # The mean weights of the whole batch, which the first call of `measure` computes. Passes
+        # over single rows also divide by these means.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
@@ -80,8 +80,8 @@ class Measured:
         """Return the weighted losses of rows, [B], with the parts of a loss added up."""
         if name not in self._means:
             self._means[name] = tf.reduce_mean(rows.weights, 0)
-        # `proof` cannot follow a mean over rows. Without `declare`, each example
-        # would need a backward pass.
+        # `declare` says that each row belongs to one example, which `proof` cannot find out after a
+        # mean over rows. Without `declare`, each example would need a backward pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
         weighted = weights * rows.losses
         # [B, parts] -> [B]

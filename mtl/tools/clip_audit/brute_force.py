@@ -1,4 +1,4 @@
-"""Computes gradients of single examples by a pass for each, for layers that `ghost` cannot handle.
+"""Computes the gradient of each example by a separate pass, for layers that `ghost` cannot handle.
 
 squares, products = brute_force.norms(losses_of, batch, variables, weights)
 """
@@ -23,7 +23,7 @@ def norms(
     variables: Sequence[tf.Variable],
     weights: types.Tensors,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Measure the gradient norms, one example at a time.
+    """Measure the gradient norms of examples, one example at a time.
 
     Args:
       losses_of: a function that builds the forward pass again for some rows of the batch, and
@@ -48,7 +48,7 @@ def norms(
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
 
     def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        with draws.draw_for_slice(row, count):  # Draw the same numbers as in the whole batch.
+        with draws.draw_for_slice(row, count):  # Draw the same random numbers as in the batch.
             # A slice of one row keeps the axis of rows, which layers expect.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         losses = {**losses, "": whole_of(losses)}

@@ -93,7 +93,8 @@ def _find_weights(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
         with tf1.variable_scope("balancing"):
             weighted = model.weigh_losses(means, step)
         # A weighted loss may contain a further term, such as a regularizer of the weight. The
-        # derivative is exactly the factor of the task's gradient.
+        # derivative of the weighted loss with respect to the task's loss is exactly the factor of
+        # the task's gradient.
         return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
 
     return weigh

@@ -51,9 +51,9 @@ def measure(
 ) -> Measured:
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
-    The loss of a task is a weighted mean over the labels of the batch. The gradient of an example
-    is the gradient of B times its part of this mean; the mean of these gradients is the gradient of
-    the batch. `auxiliary.Measured` adds auxiliary losses.
+    The loss of a task is a weighted mean over the labels of the batch. The loss of an example is B
+    times the part of the example in this mean, so the mean of the examples' gradients is the
+    gradient of the batch. `auxiliary.Measured` adds auxiliary losses.
 
     Args:
       model: the model with fitted heads.
@@ -171,8 +171,8 @@ def _weigh_losses(
     head: types.ExampleHead, examples: types.LossInputs, scale: tf.Tensor
 ) -> tf.Tensor:
     """Return the sum of the weighted losses of each row, times a scale, [B]."""
-    # `proof` cannot follow a sum over rows. Without `declare`, each example would need a backward
-    # pass.
+    # `declare` says that each row belongs to one example, which `proof` cannot find out after a sum
+    # over rows. Without `declare`, each example would need a backward pass.
     weights = proof.declare(scale * examples.weights)
     return _sum_labels(weights * head.losses(examples.logits, examples.targets))
 
@@ -270,7 +270,8 @@ def _of_head(
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
     logits, targets, _ = examples
     if "probability" in predicted:
-        # Binary head: [B] logits, signed by the label. The other class has the logit 0.
+        # A binary head has one logit for each row, [B], and the other class has the logit 0. So the
+        # margin is this logit, with the sign that the label gives.
         return (2 * targets - 1) * logits
     probabilities = predicted.get("probabilities")
     # Without a logit for each class, no logit belongs to the label.

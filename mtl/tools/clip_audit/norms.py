@@ -64,7 +64,7 @@ def measure(
     # Weights may depend on the losses, but the update treats them as constants.
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     measured = _measure_ghosts(gradients, losses, weights)
-    # These variables need a backward pass for each example, so B passes.
+    # The variables in `slow_variables` need a backward pass for each of the B examples.
     slow_variables = [
         v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown
     ]
@@ -72,8 +72,8 @@ def measure(
         _add_rows(
             measured, brute_force.norms(losses_of, batch, slow_variables, weights), slow_variables
         )
-    # If no trainable variable affects a task, the task has no squares, and
-    # `add_n` needs one summand.
+    # If no trainable variable affects a task, the task has no squares, and `add_n`, which needs at
+    # least one summand, gets these zeros.
     zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,

@@ -112,7 +112,7 @@ def number_rows(
     """Return the same pipeline with the additional feature `ROW`.
 
     Args:
-      data: the pipeline.
+      data: the pipeline that reads the rows.
       shuffle: (number of records in the shuffle buffer, seed); None keeps the order of the source.
     """
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})

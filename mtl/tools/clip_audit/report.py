@@ -25,7 +25,8 @@ _FROZEN = (
     "and clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
-# A label with more than `_MOST_CLASSES` values is a number: leave out its table and its bars.
+# A label with more than `_MOST_CLASSES` values counts as a number, so the page leaves out its table
+# and its bars.
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
@@ -167,7 +168,7 @@ def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
 
 
 def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figures.Figure]:
-    # Sort again: the table has NaN at its end, and a NaN has no rank.
+    # Sort again, because `nan_to_num` replaces the NaN at the end of the table by 0.
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
     curves = {name: _list_points(batches[name]) for name in ("norm", "threshold")}
     # The first batch has no threshold, so a run with a single batch has no curve of thresholds.

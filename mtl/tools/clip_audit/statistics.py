@@ -226,7 +226,7 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
 
     Args:
       samples: the table of samples from `of_samples`.
-      task: the task.
+      task: the name of the task.
     """
     labels = samples[f"label/{task}"]
     known_rows = np.flatnonzero(~np.isnan(labels))

@@ -25,7 +25,8 @@ def write_parquet(path: str, columns: Columns) -> None:
       path: the path of the file.
       columns: {name: values, [N]}.
     """
-    # pyarrow supports fewer file systems than TensorFlow, and would leave incomplete files.
+    # Write to memory first, because pyarrow supports fewer file systems than TensorFlow, and would
+    # leave incomplete files.
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)

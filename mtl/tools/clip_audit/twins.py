@@ -83,7 +83,7 @@ class _Twins:
         return next((o for o in self._list_users(earlier) if self._are_alike(op, o)), None)
 
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
-        """Yield the ops that read a tensor, except for new ops: those from `first` on."""
+        """Yield the ops that read a tensor, except for new ops, whose index is at least `first`."""
         for op in source.consumers():
             # An op such as a read only passes a value on: also list the readers of its output.
             if self._passes_on(op):

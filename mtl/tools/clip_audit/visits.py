@@ -46,7 +46,7 @@ class Trailing:
         """Return the threshold for the next batch; NaN before the first batch."""
         if self._settings.max_norm is not None:
             return self._settings.max_norm
-        # No batch came before, or no batch had a finite value.
+        # There is no threshold before the first batch, or if no batch had a finite norm.
         if not any(map(len, self._batches)):
             return np.nan
         return float(np.percentile(np.concatenate(self._batches), self._settings.percentile))
@@ -66,9 +66,9 @@ class Record:
 
     Args:
       directory: the folder of the audit.
-      settings: the settings of thresholds.
-      last_step: rows of later steps are removed, because training repeats these steps. None removes
-        all rows.
+      settings: the settings that decide the thresholds.
+      last_step: rows of later steps are removed, because training repeats these steps. If
+        `last_step` is None, all rows are removed.
     """
 
     def __init__(self, directory: str, settings: Settings, last_step: int | None = None):

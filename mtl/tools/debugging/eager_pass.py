@@ -65,7 +65,7 @@ def run_eagerly(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      batch: the rows.
+      batch: the rows that the code gets as its batch.
       mode: "eval", "predict" or "train". In mode "train", normalisation and dropout work as in the
         next training step with these rows as its batch, but no variable is updated.
       checkpoint: "latest", "best" or a path.
@@ -91,7 +91,8 @@ def run_eagerly(
     def run() -> Values:
         rows = _make_constants(batch.features), _make_constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
-        # Skip predictions in training: the graph of a training step computes none to compare with.
+        # Skip predictions in training: the graph of a training step computes no predictions to
+        # compare with.
         outputs = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
             loss_heads = model.heads_with_loss
@@ -109,7 +110,7 @@ def run_eagerly(
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
             values = {name: np.asarray(value) for name, value in call(run).items()}
-    if mode == "eval":  # Compare the sum of the losses: an evaluation computes no others.
+    if mode == "eval":  # An evaluation computes only the sum of the losses.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare_values(values, of_graph)
 

@@ -21,7 +21,8 @@ from mtl.tools.debugging import step_dump
 # The smallest growth factor in one step with which the report lists a variable.
 _GREW = 10.0
 _MOST_VARIABLES = 5
-# Ops that read variables. If their output is broken, the update of the previous step wrote it.
+# Ops that read variables. If the output of such an op is not finite, the update of the previous
+# step wrote the broken value.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 # The largest number of float16.
 _HALF = 65504.0
@@ -133,8 +134,9 @@ class Report:
     """The report on a training step that was run again.
 
     Attributes:
-      replayed: the training step.
-      findings: the ops that broke the step, in the order in which they ran; empty if no op did.
+      replayed: the training step that was run again.
+      findings: the ops that broke the step, in the order in which they ran; empty if no op broke
+        the step.
       growth: the variables that affect a loss and grew tenfold or more in the previous update,
         sorted by their largest absolute value after that update, the largest first.
       writers: {variable: pairs of (op that wrote the variable in the previous step, summaries of
@@ -151,7 +153,7 @@ def examine_step(replayed: Replayed) -> Report:
     """Find the ops that broke a training step, and explain every op.
 
     Args:
-      replayed: the training step.
+      replayed: the training step that was run again.
 
     Returns:
       The report; its `findings` are empty if no op broke the step.
@@ -170,7 +172,7 @@ def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]
     """Return rows of a step's batch, each as {field: value} with values for JSON.
 
     Args:
-      replayed: the training step.
+      replayed: the training step that was run again.
       numbers: the indices of the rows in the batch, from 0.
     """
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
@@ -380,8 +382,9 @@ def _find_growth(
     if not name:
         return None
     past, now = (_find_greatest(step.read_numbers(tensor)) for step in (before, dump))
-    # A variable that starts at 0, such as a bias, always grows by a large factor. So the earlier
-    # value counts as at least 1e-6, and the later value must exceed 1.
+    # A variable that starts at 0, such as a bias, always grows by a large factor. A variable
+    # therefore counts as grown only if its value exceeds 1 now, and exceeds `_GREW` times the
+    # earlier value, which counts as at least 1e-6.
     if past is None or now is None or now <= max(_GREW * max(past, 1e-6), 1):
         return None
     return Growth(name, past, now)

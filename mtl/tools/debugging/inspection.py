@@ -189,7 +189,7 @@ def open_graph(
     Args:
       experiment: the experiment of the run.
       model_dir: the folder of the run.
-      batch: the rows.
+      batch: the rows to compute tensors for.
       mode: "eval", "predict", or "train" for a training step with these rows as its batch.
       checkpoint: "latest", "best" or a path.
 
@@ -205,7 +205,8 @@ def open_graph(
         # With the seed of the run, dropout in mode "train" draws the same numbers as in the run.
         tf1.set_random_seed(experiment.run.seed)
         estimator_spec, feed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
-        # Use the session settings of an Estimator: others would change the last bits of sums.
+        # Use the session settings of an Estimator, because other settings would change the last
+        # bits of sums.
         settings = estimators.build_config(experiment, model_dir).session_config
         creator = tf1.train.ChiefSessionCreator(
             estimator_spec.scaffold, config=settings, checkpoint_filename_with_path=path
@@ -285,8 +286,8 @@ def _build_graph(
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         watched: dict[str, tf.Tensor] = {}
 
-        # A training step passes losses, weights and norms to functions that make hooks. This
-        # function stores these tensors, and makes no hook.
+        # A training step passes losses, weights and norms to functions that make hooks. The
+        # function `watch` only stores these tensors, and makes no hook.
         def watch(result: training_loop.StepResult) -> dict[str, Any]:
             watched.update({name: result[name] for name in result.names})
             return {}

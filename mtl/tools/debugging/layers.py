@@ -17,8 +17,8 @@ from mtl.variables import patterns
 
 # The top scopes of a served model, in the order in which data pass through them.
 _TOPS = ("features", "network", "head")
-# Ops that compute initial values lie in the scope of a layer. Leave them out,
-# because they run only once.
+# Leave out ops that compute initial values. Such ops lie in the scope of a layer, but run only
+# once.
 _INITIAL = "/Initializer/"
 _ALL = "all"
 
@@ -100,7 +100,8 @@ def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
 
     Args:
       tree: the scopes, from `read_tree`.
-      tasks: the names of all tasks. A scope that all tasks use shows "all" in place of their names.
+      tasks: the names of all tasks. A scope that all tasks use shows "all" in place of the names of
+        tasks.
     """
     lines: list[tuple[str, ...]] = [("", "output", "parameters", "bytes", "FLOPs", "tasks")]
     for scope in tree:
@@ -117,7 +118,7 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
     """Return the float tensors that leave a scope and depend on the rows, in order of creation.
 
     Args:
-      graph: the graph.
+      graph: the graph that contains the scope.
       scope: the name of the scope, without a slash at its end.
       followers: the names of all operations that depend on the rows, from `list_followers`.
     """
@@ -233,7 +234,7 @@ def _find_last(
             leaving = [tensor for tensor in floats if _is_read_outside(tensor, f"{scope.name}/")]
             leaving_last.update((scope.name, tensor) for tensor in leaving)
             inner_last.update((scope.name, tensor) for tensor in floats)
-    # No op in the graph reads predictions, so no tensor leaves their scopes.
+    # No op in the graph reads predictions, so no tensor leaves the scopes that compute predictions.
     return {**inner_last, **leaving_last}
 
 

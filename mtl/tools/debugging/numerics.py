@@ -21,7 +21,7 @@ from mtl.optimization import finite
 from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
-# Ops whose other outputs may be uninitialised memory, so only the first output is checked.
+# Only the first output of these ops is checked, because other outputs may be uninitialised memory.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 

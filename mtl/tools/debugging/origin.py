@@ -99,7 +99,7 @@ def _describe_frame(file: str, line: int, function: str) -> str:
 
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return the frames from the first call in `mtl/model` on, without those of the command."""
+    """Return the frames from the first call in `mtl/model` on, without frames of the command."""
     is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
     return frames[is_model.index(True) if any(is_model) else 0 :]
 

@@ -84,7 +84,7 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
-    """Yield a replay that has reached `step` or the step before, the step reached, and a folder."""
+    """Yield a replay that has reached `step` or the step before it, the step, and a folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
@@ -213,8 +213,8 @@ class _Replay(training.Training):
         dumps = {
             number: step_dump.StepDump(watching.folder(number))
             for number in (step - 1, step)
-            # The step before is missing at step 0, and for the first step
-            # after the copied checkpoint.
+            # The step before the replayed step is missing if the replayed step is step 0, or the
+            # first step after the copied checkpoint.
             if os.path.isdir(watching.folder(number))
         }
         rule = "be reached in the replay"
@@ -250,7 +250,7 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
-        """Train from one step to another; with `is_reached`, switch the graph optimizer off."""
+        """Train from one step to another; given `is_reached`, switch the graph optimizer off."""
         # Change `_run` only, because schedules read the number of steps from the experiment.
         self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)

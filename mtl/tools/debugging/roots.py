@@ -25,7 +25,7 @@ class Root:
     """An op with finite inputs and an output that is not finite.
 
     Attributes:
-      node: the op.
+      node: the op that broke the step.
       output: the first output of the op that is not finite.
       reaches_loss: True if the op broke the loss of a task; False if the op broke only gradients or
         variables.
@@ -41,7 +41,7 @@ def find_roots(
     before: step_dump.StepDump | None,
     losses: Mapping[str, str],
 ) -> list[Root]:
-    """Return the ops that broke a step, in the order in which they ran; empty if no op did.
+    """Return the ops that broke a step, in the order in which they ran; empty if no op broke it.
 
     Args:
       dump: the tensors of the training step.
@@ -97,8 +97,8 @@ def _list_broken(
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
-    # If the same value was broken in the previous step, it is intended, such
-    # as a mask of infinities.
+    # If the same value was broken in the previous step, the value is intended, such as infinities
+    # in a mask.
     return [] if before is not None and before.is_bad(bad[0]) else bad
 
 
@@ -111,8 +111,8 @@ def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> 
     # An op outside of a loop ran only once, so its broken input broke the output.
     if len(values) == 1:
         return False
-    # In a loop, the broken output of an op may be its input in the next iteration. So look only at
-    # the first iteration with a broken output.
+    # In a loop, the broken output of an op may be its input in the next iteration. In loops, look
+    # only at the first iteration with a broken output.
     first = next(i for i, value in enumerate(values) if not _is_finite(value))
     inputs = (dump.read_numbers(tensor) for tensor in bad)
     return all(len(v) == len(values) and _is_finite(v[first]) for v in inputs)

@@ -60,7 +60,8 @@ def find_rows(
         if 0 < len(numbers) < batch_size:
             return Rows(numbers, f"not finite in {tensor}")
     leaders = dump.list_leaders(root.node.name)
-    # Try the nearest tensor first, because the fewest other values affect it.
+    # Try the tensor nearest to the op first, because the fewest ops lie between this tensor and the
+    # broken output.
     nearest = [t for t in sorted(leaders, key=lambda name: leaders[name]) if t in of_rows]
     for tensor in nearest:
         numbers = _list_rows_that(dump, tensor, batch_size, slices, stand_out)
@@ -110,8 +111,8 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
     """Return the names of the tensors whose first axis has the rows of the batch.
 
-    A first axis of length B proves nothing, because a kernel may have B rows by chance. So this
-    function follows the axis of rows from the input batch through all ops.
+    A first axis of length B proves nothing, because a kernel may have B rows by chance.
+    `list_of_rows` therefore follows the axis of rows from the input batch through all ops.
 
     Args:
       dump: the tensors of the training step.
@@ -176,8 +177,8 @@ def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
 
 def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
     values = dump.read_any(tensor)
-    # Only the first value counts: for Tile, the multiple of the rows; for
-    # Transpose, the new first axis.
+    # Only the first value matters: for Tile, the number of copies along the axis of rows; for
+    # Transpose, the axis that becomes the first axis.
     return values is not None and values.size > 0 and values[0] == first
 
 

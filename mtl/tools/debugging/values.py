@@ -18,14 +18,14 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return an array as text, with a line for each row of the batch if the array has these rows.
+    """Return an array as text; if its first axis has the rows of the batch, each row gets a line.
 
     Args:
       value: an array of any shape.
       rows: the number of rows in the batch.
       columns: the number of columns to show at most.
     """
-    # This array has no axis for rows, as a kernel.
+    # An array such as a kernel has no axis for rows.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)

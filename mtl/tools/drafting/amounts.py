@@ -13,7 +13,8 @@ import numpy as np
 # Labels are counts if their smallest value is near 0, their mean is small, and their variance is
 # about as large as their mean.
 _LEAST_COUNT, _MEAN_COUNT, _DISPERSION = 0.1, 20.0, (0.2, 10.0)
-# The smallest share of zeros for a head that models whether a label is 0, and the amount.
+# If at least this share of the labels is 0, the chosen head predicts separately whether a label is
+# 0, and the amount of a label above 0.
 _MANY_ZEROS = 0.3
 
 

@@ -44,9 +44,11 @@ MARKS_OF_NUMBERS = (
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
-# The largest number of distinct whole numbers that may be classes; more are quantities.
+# Whole numbers may be classes if a column has at most this many distinct numbers; otherwise, the
+# numbers are quantities.
 FEW_CLASSES = 20
-# The largest number of distinct values to count in all rows; more are counted in the sample only.
+# The largest number of distinct values to count in all rows; if a column has more, its values are
+# counted in the sample only.
 MOST_VALUES = 100_000
 # In a column of numbers, up to 3 distinct words may mean a missing value, if at most 0.1 times as
 # many rows contain a word as contain a number. A column with more words is not a column of numbers.
@@ -209,7 +211,7 @@ class Column:
         """Say whether a text occurs in the column.
 
         Args:
-          text: the text.
+          text: the text to look for.
 
         Returns:
           True if the text occurs in the column, or if this is unknown, because the column has more
@@ -248,7 +250,7 @@ class Column:
             values=values,
             least=least,
             greatest=greatest,
-            # At least 90% of the present values are numbers.
+            # Keep the words only if at least 90% of the present values are numbers.
             words=words if 0 < 9 * odd <= self._numbers else {},
             is_code=bool(self._codes),
         )
@@ -270,7 +272,7 @@ class Column:
 
     def _kind_of_numbers(self) -> str:
         largest = max(-self._least, self._greatest)
-        if not self._fractions:  # Larger whole numbers, as in uint64, would lose digits as floats.
+        if not self._fractions:  # Integers beyond int64 would lose digits as floats.
             return "int" if largest < 2**63 else "text"
         return "float" if largest < _FLOAT32 else "text"
 

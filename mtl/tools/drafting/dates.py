@@ -1,4 +1,4 @@
-"""Finds the form in which a column writes times, and units such as weekdays that repeat later.
+"""Finds the form in which a column writes times, and useful units, such as weekdays.
 
 times = dates.find_times(facts, form="")
 times.form, times.units, times.twin                      # "%m/%d/%Y", ("weekday",), "%d/%m/%Y"
@@ -13,15 +13,17 @@ from typing import NamedTuple
 from mtl import times
 from mtl.tools.drafting import columns
 
-# Days such as 20240531 and months such as 202405. With fewer than 12 distinct values, such numbers
-# may mean something else.
+# Days such as 20240531 and months such as 202405. If a column has fewer than 12 distinct values,
+# numbers such as 202405 may mean something else than months.
 _DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 _MONTH = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])")
 _MANY_DATES = 12
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
-# The largest number of distinct values that are times only if the column's name suggests times.
+# Numbers with at most this many distinct values count as times only if the column's name suggests
+# times.
 _FEW_VALUES = 50
-# The first form that fits all values is chosen. With slashes, the American order comes first.
+# A column gets the first of these forms that fits all its values. For dates with slashes, the
+# American order comes first.
 _DATES = (
     *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%Y", "%m.%d.%Y", "%d.%m.%y"),
     *("%m.%d.%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m", "%Y%m%d"),
@@ -39,7 +41,8 @@ class Times(NamedTuple):
 
     Attributes:
       form: the form as in `features.TimeParts.form`; None if the form is unknown.
-      units: out of "month", "weekday" and "hour", the units that vary and repeat in later rows.
+      units: the units among "month", "weekday" and "hour" that vary, and whose values occur again
+        in later rows.
       twin: another form that also fits all texts, but means other times; "" if there is none.
     """
 
@@ -186,16 +189,16 @@ def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None
 def _to_datetime(parts: tuple[int, ...] | None) -> datetime.datetime | None:
     try:
         return datetime.datetime(*parts) if parts else None  # type: ignore[arg-type]
-    except ValueError:  # The minute 61, or the year 0.
+    except ValueError:  # For example, the minute 61 or the year 0.
         return None
 
 
 def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
-    """Return the units of time that vary, and repeat in later rows.
+    """Return the units of time that vary, and whose values occur again in later rows.
 
     If all times lie in a single year, the month says when a row was written, and a random split
-    rewards a model that memorizes the months. But a model in use meets rows from the months of
-    later years, which it has not seen.
+    rewards a model that memorizes the months. But a model in use meets rows from months of later
+    years, which the training rows lack.
     """
     moments = [time for time in read_times(list(facts.values), form) if time is not None]
     if not moments:

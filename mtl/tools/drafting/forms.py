@@ -23,13 +23,14 @@ _PARTS = re.compile(
     rf"([<>]=?|[\u2264\u2265])?\s*\(?\s*{_SIGN}\s*({_BESIDE}{{1,4}}\.?)?\s*{_SIGN}"
     rf"({_NUMBER})\s*({_BESIDE}[^\d()+]{{0,11}})?[{_MINUS}-]?\s*\)?(\+)?"
 )
-# The ways to write the number 1.5 or 1234.5, without a unit. The first way that fits is chosen.
+# The ways to write the number 1.5 or 1234.5, without a unit. A column gets the first way that fits
+# its numbers.
 _WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
 # Pairs of ways that mean different numbers for a text such as 1,234 or 1.234.
 _TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
 _COMMAS = ("1,5", "1.234,5", "1 234,5")
 _CURRENCIES = "EUR USD GBP CHF JPY CNY INR AUD CAD SEK NOK DKK PLN CZK BRL Rs Rs. kr kr. Fr. US$"
-# Limits for words in a column of numbers, as in `columns`, which reads plain numbers.
+# The same limits as in `columns` for words in a column of numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _LOOKED_AT, _LOOK_LIKE_NUMBERS = 200, 0.7
 
@@ -58,8 +59,8 @@ class Found:
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
     """Return the form of the numbers in a column; None if the column has no form.
 
-    A form is accepted although up to 3 distinct texts lack it, if these texts occur in at most 0.1
-    times as many rows as the numbers of the form.
+    Up to 3 distinct texts may have another form, if these texts occur in at most 0.1 times as many
+    rows as the numbers of the form.
 
     Args:
       values: {text: number of rows}, without missing values.
@@ -92,8 +93,8 @@ def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
 
 
 def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
-    # A code would lose its leading zero. Letters before digits make an id,
-    # unless they are a currency.
+    # Do not read codes as numbers, because a code would lose its leading zero. Texts with letters
+    # before the digits are ids, unless the letters are a currency.
     has_codes = any(re.match("0[0-9]", match.group(3)) for match in parts.values())
     if has_codes or (before and not _is_currency(before)):
         return {}

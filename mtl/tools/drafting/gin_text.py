@@ -1,4 +1,4 @@
-"""Writes the gin file of a plan, which trains without changes; comments give the reasons.
+"""Writes the gin file of a plan, ready for a training; comments in the file give the reasons.
 
 text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.csv --task clicked")
 """
@@ -66,7 +66,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 _KINDS_OF_LISTS = {"list": '("string", (None,))', "list of int64": '("int64", (None,))'}
 _WITH_WEIGHTS = " with weights"
-# Parts that `features.Weighted` looks up.
+# The parts of the gin file that become lookups of `features.Weighted`.
 _OF_WEIGHTS = ("weighted_categories", "weighted_hashes", "signed_categories", "signed_hashes")
 
 
@@ -430,7 +430,8 @@ def _heads(plan: plans.Plan) -> list[str]:
 
 
 def _run(plan: plans.Plan, name: str) -> list[str]:
-    # The limits of `train_steps` may change the number of epochs.
+    # Compute the epochs from `train_steps`, because the limits of `train_steps` may have changed
+    # them.
     epochs = plan.train_steps * plan.batch_size / plan.rows
     return [
         *[f"trunk/networks.MLP.dropout = {plan.dropout}"] * bool(plan.dropout),
@@ -476,7 +477,7 @@ def show_line(text: str) -> str:
     """Return a text in one line, for a comment or a table.
 
     Args:
-      text: the text.
+      text: a text that may have line breaks.
 
     Returns:
       The text in one line; a text of more than 160 characters ends with " ..." instead of the rest.
@@ -489,7 +490,7 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
     """Return a table with the use of each column, to show to the user.
 
     Args:
-      plan: the plan.
+      plan: the plan of the run.
       most: the largest number of columns with a separate row, besides tasks and columns with a
         doubt. The columns with a separate row are the best single inputs for the first task; all
         other columns with the same use share a row. If `most` is None, each column has a separate

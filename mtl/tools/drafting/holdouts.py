@@ -20,8 +20,8 @@ def make_holdout(settings: Mapping[str, Any], where: str = "", flag: str = "--")
 
     Args:
       settings: {setting: its value}. `holdout`, `validation` and `calibration` are shares, `folds`
-        is a number, `time` and `key` are names of columns, and `test` is the path of a table. None
-        turns a setting off.
+        is a number, `time` and `key` are names of columns, and `test` is the path of a table. A
+        setting whose value is None is off.
       where: the text at the beginning of errors, such as "mtl.fit: ".
       flag: the characters before the name of a setting in errors.
 

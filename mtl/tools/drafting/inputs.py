@@ -25,12 +25,13 @@ _KEY_NAME = re.compile(
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# At least this share of the values of an id are distinct; half the share if
-# the name suggests an id.
+# A column looks like an id if at least this share of its values is distinct. If its name suggests
+# an id, half of this share is enough.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
 # The largest number of distinct whole numbers that also become categories, and the least number of
-# rows for each of them on average. With fewer rows, a vector for each value learns mostly noise.
+# rows for each of them on average. With fewer rows for each number, a vector for each number would
+# learn mostly noise.
 _FEW_VALUES, _ROWS_OF_VALUE = 50, 500
 # The largest vocabulary of a column; a column with more distinct values is hashed.
 _MOST_CATEGORIES = 10_000
@@ -40,7 +41,8 @@ _SKEWED = 2.0
 _NO_TIME = -1
 _WITH_WEIGHTS = " with weights"
 LIST_DELIMITERS = "|;^~\x02"
-# Delimiters of lists that also occur in plain texts, so the user has to decide.
+# Characters that may separate the values of a list, but also occur in plain texts, so that the user
+# has to decide.
 _DOUBTFUL_DELIMITERS = ",/: "
 
 
@@ -50,8 +52,9 @@ class Input:
 
     Attributes:
       name: the name of the column.
-      dtype: the type of the field: "int64", "float32" or "string"; "list" for lists of texts, or
-        "list of int64", both also with " with weights"; "" if the column is left out.
+      dtype: the type of the field: "int64", "float32" or "string"; "list" for lists of texts; "list
+        of int64" for lists of integers; for lists with weights, one of these two followed by " with
+        weights"; "" if the column is left out.
       parts: the parts of the gin file that read the column, such as "numbers" and "categories".
       why: a few words that describe the input, or that say why the column is left out.
       doubt: a sentence that asks the user to check something; "" if there is nothing to check.
@@ -376,7 +379,7 @@ def _is_dense(facts: columns.Facts) -> bool:
 
 def looks_like_key(facts: columns.Facts) -> bool:
     """Return True if rows with the same value in the column may belong together."""
-    # There are more than 50 values, each in more than two rows on average.
+    # The column has more than 50 distinct values, each in more than two rows on average.
     several = facts.rows > 2 * facts.distinct > 100
     is_named = _ID_NAME.search(facts.name) or _KEY_NAME.search(facts.name)
     return several and facts.kind != "float" and is_named is not None

@@ -17,7 +17,8 @@ from mtl.data import columns as data_columns
 from mtl.data import written_numbers
 from mtl.tools.drafting import columns, lines, readings, tables
 
-# Limits of the sample, which all analyses use that need several columns of the same row.
+# The largest number of rows and of cells in the sample. All analyses that need several columns of
+# the same row use the sample.
 _MOST_ROWS, _MOST_CELLS = 200_000, 20_000_000
 
 
@@ -131,7 +132,8 @@ def inspect_table(
       marks: further texts that mean a missing value.
       labels: columns in which a text such as "NA" means a missing label, not a class.
       number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
-      values: texts that are values, although they often mean a missing value.
+      values: texts that count as values in this table, although such texts often mean a missing
+        value.
 
     Raises:
       UserError: a line is malformed, the table is empty, or a column does not write its numbers as
@@ -157,7 +159,7 @@ def inspect_table(
         facts[name] = column.summarize({"", *marks, *column_marks}, table[name])
     commas = dialect.delimiter == ";"
     facts = readings.read_numbers(facts, gathered, table, labels, number_forms, commas)
-    # A setting for the whole table is shorter than a setting for each column.
+    # Prefer a setting for the whole table, because it is shorter than a setting for each column.
     table_marks = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
     return Inspection(
         dialect=dialect,
@@ -205,7 +207,7 @@ def _list_others(
 def _list_common(
     facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
 ) -> Iterator[str]:
-    """Yield the texts that mean a missing value in a column, and are a value in no column."""
+    """Yield the texts that mean a missing value in a column, and that no column has as a value."""
     for mark in dict.fromkeys(mark for column in facts.values() for mark in column.marks):
         others = (name for name, column in facts.items() if mark not in column.marks)
         if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):

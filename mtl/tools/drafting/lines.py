@@ -33,7 +33,8 @@ _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 # The number of lines of a file that decide its delimiter and its header.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
-# A file without line feeds would otherwise fill the memory.
+# The largest number of bytes in a line. Without this limit, a file without line feeds would fill
+# the memory.
 _MOST_LINE_BYTES = 1 << 26
 # Control characters, except tabs and line ends, show that a file is binary.
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
@@ -353,7 +354,7 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
     # Consecutive whole numbers, such as years, may be names of columns. Other numbers may be names
-    # if a word is the name of a column of numbers.
+    # if the name of another column is a word, and all cells of that column are numbers.
     is_odd = bool(numbers) and not _is_run(numbers) and not _stands_above(names, rows)
     if is_odd or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)

@@ -55,7 +55,7 @@ def read_dialect(paths: Sequence[str]) -> lines.Dialect:
 
 
 def _choose_kind(kinds: set[str]) -> str:
-    """Return the one kind of a column: "number", "text" or a kind of lists; "" if none fits."""
+    """Return the one kind of a column: "number", "text" or a kind of lists; "" for mixed kinds."""
     if kinds in _NUMBERS:
         return "number"
     fits = len(kinds) < 2 and kinds <= {"text", *_LISTS}
@@ -69,7 +69,8 @@ def _read_keys(value: Any) -> set[str]:
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     """Return {key: kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
-    # For each column, the keys of its first list with weights; and the columns with varying keys.
+    # `first_keys` holds the keys of the first list with weights in each column; `varied` holds the
+    # columns in which other such lists have other keys.
     first_keys: dict[str, set[str]] = {}
     varied: set[str] = set()
     for path in paths:

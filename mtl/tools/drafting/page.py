@@ -19,9 +19,9 @@ from mtl.tools.drawing import figures, shares
 from mtl.tools.reports import blocks, report
 
 _BINS, _MOST_VALUES = 30, 10
-# More columns are shown by a click.
+# The largest number of columns that the page shows before the reader clicks.
 _MOST_OPEN = 30
-# Expected shares below this are not shown.
+# The page does not show expected shares of unknown values up to this number.
 _NO_SHARE = 1e-4
 _START = datetime.datetime(1970, 1, 1)
 
@@ -30,8 +30,8 @@ def write(path: str, plan: plans.Plan, out: str, commands: Sequence[str]) -> Non
     """Write the page of a draft.
 
     Args:
-      path: the HTML file.
-      plan: the draft.
+      path: the path of the HTML file.
+      plan: the plan that the page shows.
       out: the gin file of the draft, which the page names.
       commands: shell commands that train and use the model.
 
@@ -231,9 +231,9 @@ def _draw_numbers(
 
     Args:
       title: the title of the picture.
-      numbers: float64 [N], finite.
+      numbers: the finite numbers of a column, float64 [N].
       is_whole: True if all numbers are whole.
-      counts: the number of rows of each number [N]; None for one row each.
+      counts: the number of rows of each number [N]; None if each number has one row.
       note: a line below the picture.
     """
     if not len(numbers):
@@ -260,7 +260,7 @@ def _draw_texts(title: str, values: pa.ChunkedArray, distinct: int) -> figures.F
 
     Args:
       title: the title of the picture.
-      values: texts [N], without nulls.
+      values: the texts of a column, [N], without nulls.
       distinct: the number of distinct values in the table, of which `values` may be a sample; 0 if
         unknown.
     """

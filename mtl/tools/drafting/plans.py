@@ -17,22 +17,24 @@ from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telli
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
-# (rows, batch size), sorted by rows: the first entry with more rows than the training split counts.
+# (rows, batch size), sorted by rows: the batch size is in the first entry that has more rows than
+# the training split.
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512), (math.inf, 1024))
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
-# More epochs for numbers with little noise: a single column explains at least this share of the
-# variance of each label.
+# Training takes `_MORE_EPOCHS` epochs if labels are numbers with little noise: for each label, a
+# single column explains at least the share `_EXPLAINED` of the variance.
 _MORE_EPOCHS, _EXPLAINED = 40, 0.5
-# (rows, bins), like `_BATCHES`: with few rows, more bins follow noise.
+# (rows, bins), in the same form as `_BATCHES`. With few rows, more bins would fit noise.
 _BINS = ((2_000, 4), (20_000, 16), (math.inf, 32))
-# The weight decay is `_DECAY` * input columns / training rows, but at most `_MOST_DECAY`: with more
-# inputs for each row, weights follow more noise.
+# The weight decay is `_DECAY` * input columns / training rows, but at most `_MOST_DECAY`: the more
+# inputs for each row, the more noise the weights fit.
 _DECAY, _MOST_DECAY = 400, 3.0
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
-# Rows count as sorted by a label if their numbers alone predict the label with this metric.
+# Rows count as sorted by a label if the row numbers alone predict the label with at least this
+# metric.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
-# Marks of missing values that may also name a class, such as North America.
+# Marks of missing values that may also name a class, such as NA for North America.
 _LIKE_CLASSES = ("NA", "N/A", "n/a")
 
 
@@ -42,7 +44,7 @@ class Holdout:
 
     Attributes:
       share: the share of test rows, between 0 and 1. Test rows are drawn at random, row by row or
-        by the values of `key`, or are the last rows by `time`; unused with `files`.
+        by the values of `key`, or are the last rows by `time`; not used if `files` is set.
       validation: the share of validation rows, chosen like test rows; 0 for none.
       calibration: the share of rows that calibrate the finished run, chosen like test rows; 0 for
         none.
@@ -133,7 +135,7 @@ class Plan:
 
     @property
     def dropout(self) -> float:
-        """The dropout of the trunk: 0 if all labels are numbers, which dropout would blur."""
+        """The dropout rate of the trunk; 0 if all labels are numbers, which dropout would blur."""
         return 0.1 if any(task.metric != "r2" for task in self.tasks) else 0.0
 
     @property
@@ -217,7 +219,8 @@ def plan_table(
       leave_out: columns that must not become inputs.
       keep: columns to use even if they reveal a task, or look like an id or a date.
       number_forms: {column: how the column writes the number 1.5 or 1234.5, such as "$1,234.5"}.
-      values: texts that are values, although they often mean a missing value.
+      values: texts that count as values in this table, although such texts often mean a missing
+        value.
 
     Raises:
       UserError: a test file is also a training file, a file is malformed, a label or a form of
@@ -280,7 +283,7 @@ def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[st
 
 
 def _tell_lost_classes(plan: Plan, missing: Sequence[str]) -> list[str]:
-    """Return sentences about marks of missing labels that are as frequent as a class of words."""
+    """Return sentences about marks of missing labels that are as frequent as some class."""
     facts = [plan.table.facts[task.label] for task in plan.tasks if task.metric != "r2"]
     return [
         f"{mark!r} of {column.name!r}, in {rows:,} rows, counts as a missing label. If it is a "
@@ -373,7 +376,7 @@ def _choose(
     holdout: Holdout,
     left_out: Sequence[str],
 ) -> inputs_lib.Input:
-    """Return the input for a column; leaks are sought only with `chosen_tasks`."""
+    """Return the input for a column; leaks are sought only if `chosen_tasks` is not None."""
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
     keep = chosen_tasks is None
@@ -482,7 +485,7 @@ def _has_little_noise(
 
 
 def _choose_by_rows(choices: Sequence[tuple[float, int]], rows: int) -> int:
-    """Return the choice for `rows`, from entries (number of rows below which it holds, choice)."""
+    """Return the choice for `rows`, from pairs (number of rows below which it holds, choice)."""
     return next(choice for most, choice in choices if rows < most)
 
 
@@ -565,7 +568,7 @@ def _read_times(
 def _require_whole(table: inspection.Inspection, name: str, where: str, values: np.ndarray) -> None:
     """Fail if stored times have fractions: a source reads stored numbers as whole numbers."""
     if name not in table.dialect.numbers:
-        return  # The file holds texts.
+        return  # Only stored numbers must be whole.
     odd = values[np.isfinite(values) & (values % 1 != 0)]
     fix = "Round the column to seconds, or write it as texts."
     checks.require(not len(odd), where, "hold whole numbers", odd[:1].tolist(), fix)

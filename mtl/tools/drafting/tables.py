@@ -143,7 +143,7 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:
 def _join(lists: pa.ListArray) -> pa.Array:
     """Return the values of each list, joined by "|"; a null in a list becomes ""."""
     texts = lists.cast(pa.list_(pa.string()))
-    # Otherwise, a single null would make the whole text null.
+    # Without this replacement, a single null in a list would make the whole text null.
     filled = pc.fill_null(texts.values, "")
     return pc.binary_join(pa.ListArray.from_arrays(texts.offsets, filled), "|")
 
@@ -155,7 +155,7 @@ def _cast(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if types.is_decimal(kind):
         return column.cast(pa.float64())
     if types.is_string(kind) or types.is_large_string(kind):
-        return column.cast(pa.large_binary())  # A later cast to text checks that it is UTF-8.
+        return column.cast(pa.large_binary())  # A later cast to text checks for UTF-8.
     return column
 
 

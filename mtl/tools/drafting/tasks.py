@@ -22,7 +22,8 @@ _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
 # A positive class is rare below the share `_RARE`, and a class with fewer rows than
 # `_FEW_ROWS` is too small.
 _RARE, _FEW_ROWS = 0.05, 20
-# Words in ascending order. The classes of an ordered label may be some of the words.
+# Each scale lists words in ascending order. The classes of an ordered label may be some of the
+# words of a scale.
 _SCALES = (
     ("very low", "low", "medium", "moderate", "high", "very high"),
     ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
@@ -33,8 +34,9 @@ _SCALES = (
     ("small", "medium", "large", "extra large"),
 )
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
-# If a column alone reaches this metric, it probably reveals the label. It may reveal the label if
-# its distance from 1 is up to 3 times the distance of the limit.
+# If a column alone reaches this limit of the metric, the column probably reveals the label. The
+# column may also reveal the label if the distance of its metric from 1 is at most 3 times the
+# distance of the limit from 1.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 _DOUBTFUL = 3
 
@@ -168,7 +170,7 @@ def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: s
 
 
 def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -> None:
-    """Fail if the texts of a label are too many to be classes."""
+    """Fail if a label has too many distinct texts for classes."""
     value, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
     got, fix = f"{facts.distinct:,} values, such as {value!r}", "Is it an id, a date or free text?"
@@ -260,7 +262,8 @@ def _name_both(
     if plain in (["false", "true"], ["0", "1"] if is_whole else []):
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
-    # Unless the file stores numbers, other numbers stay texts, which keeps 1.0 apart from 1.
+    # Read other numbers as numbers only if the file stores numbers, or writes a class in several
+    # ways. In other files, labels stay texts, which keeps 1.0 apart from 1.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {
             "positive": [_read_whole(positive[0])],
@@ -398,7 +401,7 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
-    # A task is also a signature of exports.
+    # The name of a task is also the name of a signature in exports.
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", column) and column not in serving_settings.RESERVED:
         return column
     # NFKD separates an accent from its letter, and ASCII drops the accent: é becomes e.

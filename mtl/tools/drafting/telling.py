@@ -19,8 +19,8 @@ _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
 _MOST_RANGES = 50
 # The smallest number of labelled rows: with fewer rows, the metrics are too noisy.
 _FEWEST = 100
-# The number of rows with the mean label that are added to each value, which pulls rare values
-# towards the mean.
+# The number of imaginary rows with the mean label that are added to the rows of each value, so that
+# the predictions of rare values lie closer to the mean.
 _PRIOR = 1.0
 
 
@@ -28,7 +28,7 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
     """Return the bin of each number, counted from 1 [N]; 0 for NaN and infinite numbers.
 
     Args:
-      numbers: float64 [N].
+      numbers: the numbers of a column, float64 [N].
 
     Returns:
       int64 [N].
@@ -47,7 +47,7 @@ def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
     """Return an integer from 1 for each text [N], the same for equal texts; 0 for a null.
 
     Args:
-      texts: texts or nulls [N].
+      texts: the texts of a column, [N]; null for missing values.
 
     Returns:
       int64 [N].
@@ -182,7 +182,8 @@ def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
     label = label[is_labelled]
     order = np.argsort(np.bincount(codes, label) / counts, kind="stable")
     place = np.argsort(order)[codes]
-    # Shuffle rows with equal labels, so that a label with many zeros proves nothing.
+    # Shuffle rows with equal labels, so that many equal labels, such as zeros, do not look sorted
+    # by the column.
     ties = np.random.default_rng(0).random(rows)
     agreed = (np.sort(place) == place[np.lexsort((ties, label))]).mean()
     chance = ((counts / rows) ** 2).sum()

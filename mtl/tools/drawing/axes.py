@@ -16,16 +16,17 @@ from mtl.tools.drawing import figures, texts
 _LOG_FACTOR = 50
 # The space on both sides of a constant value, as a share of the value.
 _ROOM = 0.2
-# The limits of numbers on an axis: outside, ranges or logarithms may overflow.
+# The largest and the smallest positive number that an axis can draw. Beyond these limits, ranges or
+# logarithms may overflow.
 _MOST, _LEAST = 1e300, 1e-300
-# The relative precision of a number.
+# Differences between numbers are rounding errors if they are below this share of the numbers.
 _DIGITS = 1e-13
 MOST_TICKS = 5
 BESIDE = 6
 """The space between the label of a tick and its axis, in units of the picture."""
 BELOW = 34
 """The space for the labels below a horizontal axis, in units of the picture."""
-# The limits of labels without an exponent, such as 1e-5.
+# Labels of numbers from `_PLAIN_FROM` to `_PLAIN_BELOW` have no exponent, unlike 1e-5.
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
 
 
@@ -160,7 +161,7 @@ def draw_base(
     """Draw a horizontal axis with its name, and with as many labelled ticks as fit.
 
     Args:
-      axis: the range of numbers.
+      axis: the range of numbers that the axis covers.
       name: the text below the axis, with its unit.
       left: the left end of the axis, in units of the picture.
       width: the length of the axis, in units of the picture.

@@ -17,7 +17,7 @@ class Bar(NamedTuple):
 
     Attributes:
       name: the text to the left of the bar.
-      value: the number.
+      value: the number that the bar shows.
       low: the lower end of the interval; NaN for no interval.
       high: the upper end of the interval; NaN for no interval.
     """

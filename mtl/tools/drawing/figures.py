@@ -105,7 +105,8 @@ def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) 
 @functools.cache
 def _style_file() -> str:
     """Return the style sheet without CSS variables, which SVG editors do not support."""
-    # A file needs only the rules, which come after the definitions of the variables.
+    # A file needs only the rules of the style sheet, which come after the definitions of its
+    # variables.
     rules = STYLE[STYLE.index("svg text") :]
     of_light, of_dark = (
         re.sub(r"var\((--\w+)\)", functools.partial(_find_color, colors), rules)

@@ -76,7 +76,7 @@ def draw_curves(
     return figure._replace(legend=legend)
 
 
-def draw(  # noqa: PLR0913  Callers name them.
+def draw(  # noqa: PLR0913  Callers name the arguments.
     title: str,
     lines: Mapping[str, Points],
     across: str,

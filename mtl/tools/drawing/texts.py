@@ -42,12 +42,12 @@ def shorten(text: str, width: float) -> str:
     """Shorten a text that is too long for a width: "…" replaces its middle.
 
     Args:
-      text: the text.
+      text: the text to shorten.
       width: the room for the text, in units of a picture.
     """
     if measure(text) <= width + _ROUNDING:
         return text
-    # Not more letters than `width / _NARROW` would fit, even if all were narrow.
+    # At most `width / _NARROW` letters fit, even if all letters are narrow.
     for size in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
         # Keep both ends, because names of variables or columns often differ at the end.
         short = f"{text[: (size + 1) // 2]}…{text[len(text) - size // 2 :]}"
@@ -60,7 +60,7 @@ def wrap(text: str, width: float) -> list[str]:
     """Break a text into lines at spaces; a word that is longer than a line gets a line.
 
     Args:
-      text: the text.
+      text: the text to break into lines.
       width: the room for a line, in units of a picture.
 
     Returns:
@@ -89,7 +89,7 @@ def write(text: str, place: str, anchor: str = "start", width: float = 1e9, styl
     """Return a text element of SVG; the mouse pointer shows a shortened text in full.
 
     Args:
-      text: the text.
+      text: the text to write.
       place: the SVG attributes of the position, as `put` returns them.
       anchor: the part of the text that lies at the position: "start", "middle" or "end".
       width: the room for the text, in units of a picture.

@@ -148,7 +148,7 @@ def explain_row(
     Args:
       model: the opened model, whose graph contains the tensors `built`.
       built: the tensors of the gradients.
-      held: N rows.
+      held: N rows, one of which is explained.
       encoded: the encoded columns of the N rows, {column: [N, ...]}.
       baseline: the start of the path to the row, {column: [...]}.
       row: the index of the row to explain, in [0, N).

@@ -107,8 +107,8 @@ def compute(
 
     Args:
       model: the opened model, whose graph contains the predicted numbers.
-      said: for each task, the numbers that its head predicts.
-      held: N rows.
+      said: the numbers that the head of each task predicts.
+      held: the N rows to predict.
       field: the name of a field with one value per row.
       grid: the values to set the field to, [G].
       is_number: True if the values have an order.

@@ -26,7 +26,7 @@ def tell_dependence(explained: explanation.Explanation) -> list[Any]:
     """Return the parts of a page that show how predictions change with single fields.
 
     Args:
-      explained: the explanation.
+      explained: the explanation that the section shows.
 
     Returns:
       The blocks of the section; [] without partial dependence.

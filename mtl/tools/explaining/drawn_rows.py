@@ -76,7 +76,7 @@ def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline
     """Return the same pipeline, but with only the rows of a sample in a split.
 
     Args:
-      data: the pipeline.
+      data: the pipeline that reads the split.
       split: the name of the split. Other splits keep all rows.
       drawn: the sample of the split, from `draw`.
     """

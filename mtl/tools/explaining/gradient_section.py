@@ -24,7 +24,7 @@ def tell_gradients(explained: explanation.Explanation) -> list[Any]:
     """Return the parts of a page that show which tasks' gradients agree or conflict.
 
     Args:
-      explained: the explanation.
+      explained: the explanation that the section shows.
 
     Returns:
       The blocks of the section; [] if the gradients are not compared.

@@ -98,7 +98,7 @@ def compare(
     Args:
       model: the opened model, whose graph contains the inner products that `build(tasks)` adds.
       tasks: the names of the T tasks.
-      batches: batches of a split.
+      batches: batches of rows from a split.
       progress: called with a line of text about the current work.
     """
     variables, products = model.extra

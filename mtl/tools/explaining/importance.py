@@ -102,7 +102,7 @@ def measure(
     Args:
       model: the opened model, which predicts the rows.
       measured: the tensors that compute the metrics.
-      held: N rows.
+      held: the N rows on which metrics are measured.
       inputs: the inputs to permute.
       orders: R permutations of the rows, [R, N].
       progress: called with a line of text about the current work.
@@ -147,8 +147,8 @@ def require_rows(held: rows.Rows) -> None:
 class Paired:
     """Compares the metrics of permuted rows with the metrics of the original rows.
 
-    A row that is hard to predict makes both metrics worse, so it has little effect on their
-    difference.
+    A row that is hard to predict makes both metrics worse, so such a row has little effect on the
+    difference of the metrics.
 
     Args:
       score: a function that measures M metrics of some of the N rows.
@@ -194,7 +194,7 @@ class Paired:
 
 
 def _find_error(partial: np.ndarray) -> np.ndarray:
-    """Return the jackknife's standard errors of M values; line g of [G, M] is without group g."""
+    """Return the jackknife's standard errors of M values; row g of [G, M] leaves out group g."""
     count = len(partial)
     # A variance divides by G - 1; the jackknife multiplies by G - 1, because two of these values
     # share most of their rows, and so differ little.

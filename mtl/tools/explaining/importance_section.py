@@ -38,7 +38,7 @@ def tell_importance(explained: explanation.Explanation) -> list[Any]:
     """Return the parts of a page that show how much each task needs each field.
 
     Args:
-      explained: the explanation.
+      explained: the explanation that the section shows.
 
     Returns:
       The blocks of the section; [] without importance.

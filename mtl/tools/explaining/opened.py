@@ -34,7 +34,7 @@ class Opened:
       features: the input tensors, {field: [B, ...]}.
       labels: the input tensors, {field: [B, ...]}.
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      logits: {task: [B, C]}.
+      logits: {task: the logits of its head, [B, C]}.
       batch_size: the number of rows in a batch, as in an evaluation.
       extra: the result of the function `add`, see `open_model`.
     """
@@ -168,8 +168,8 @@ def open_model(
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
-        # Use the session settings of an Estimator, because the graph
-        # optimizer changes the last bits.
+        # Use the session settings of an Estimator, because other settings of the graph optimizer
+        # would change the last bits.
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,

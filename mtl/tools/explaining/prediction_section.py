@@ -33,7 +33,7 @@ def tell_predictions(explained: explanation.Explanation) -> list[Any]:
     """Return the parts of a page with the plots and tables of all attributions.
 
     Args:
-      explained: the explanation.
+      explained: the explanation that the section shows.
 
     Returns:
       The blocks of the section; [] without attributions.

@@ -40,8 +40,8 @@ class Scores:
     """The tensors and ops that measure the metrics of tasks.
 
     Attributes:
-      metrics: the M metrics: for each task its main metric, and then its loss. A task whose metrics
-        have no direction is left out.
+      metrics: the M metrics: for each task its main metric, and then its loss. A task is left out
+        if neither higher nor lower values of its metrics are better.
       values: the values of the M metrics, scalars.
       update: the op that adds a batch of rows to the metrics.
       start: the op that resets all metrics.
@@ -67,10 +67,11 @@ class Scores:
 
         Args:
           session: a session of the graph.
-          logits: {task: [N, C]}.
-          labels: {field: [N, ...]}.
+          logits: {task: the logits of N rows, [N, C]}.
+          labels: {field: the labels of N rows, [N, ...]}.
           batch_size: the number of rows in a batch; None for a single batch. With the batch size of
-            an evaluation, the values equal those of an evaluation of these rows to the last bit.
+            an evaluation, the values equal the values of an evaluation of the same rows to the last
+            bit.
 
         Returns:
           The values of the M metrics, [M] float64.
@@ -147,7 +148,8 @@ def _choose_metrics(head: types.Head, streams: Mapping[str, Any]) -> list[Metric
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in streams if name.startswith(prefix)]
     directions = types.read_member(head, types.Head, "directions")
-    # Without a direction, a change of the metric is neither better nor worse.
+    # If neither higher nor lower values of a metric are better, a change of the metric shows
+    # nothing.
     if not directions:
         return []
     entries = metrics_lib.find_directions(head, names)[:1]

@@ -1,4 +1,4 @@
-"""Settings of an explanation. `launch.explain` reads them from its flags, so errors name flags.
+"""Settings of an explanation, which `launch.explain` reads from its flags; errors name flags.
 
 settings.Settings(repeats=10, tasks=["income"], rows=[0, 17])
 """
@@ -15,7 +15,7 @@ BASELINES = (MEAN, ZEROS)
 
 @checks.dataclass
 class Settings:
-    """Which explanations to compute, and how precisely.
+    """Says which explanations to compute, and how precisely.
 
     Attributes:
       checkpoint: "latest", "best" or the path of a checkpoint.

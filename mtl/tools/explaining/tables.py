@@ -25,7 +25,7 @@ def write_tables(folder: str, explained: explanation.Explanation) -> list[str]:
 
     Args:
       folder: the folder for the files.
-      explained: the explanation.
+      explained: the explanation to write.
 
     Returns:
       The paths of the files.
@@ -60,7 +60,7 @@ def list_importance(explained: explanation.Explanation) -> Iterator[Sequence[Any
     """Yield a line for each input and each metric.
 
     Args:
-      explained: the explanation.
+      explained: the explanation to write.
 
     Yields:
       The table as lists of cells: first the header, then each line.
@@ -81,7 +81,7 @@ def list_attributions(explained: explanation.Explanation) -> Iterator[Sequence[A
     """Yield a line for each column of each explained prediction.
 
     Args:
-      explained: the explanation.
+      explained: the explanation to write.
 
     Yields:
       The table as lists of cells: first the header, then each line.
@@ -106,7 +106,7 @@ def list_dependence(explained: explanation.Explanation) -> Iterator[Sequence[Any
     """Yield a line for each value of a field, each task and each class.
 
     Args:
-      explained: the explanation.
+      explained: the explanation to write.
 
     Yields:
       The table as lists of cells: first the header, then each line.
@@ -126,7 +126,7 @@ def list_gradients(explained: explanation.Explanation) -> Iterator[Sequence[Any]
     """Yield a line for each group of shared variables and each pair of tasks.
 
     Args:
-      explained: the explanation.
+      explained: the explanation to write.
 
     Yields:
       The table as lists of cells: first the header, then each line.

@@ -21,10 +21,10 @@ class Settings:
     Attributes:
       steps_per_call: `Run.steps_per_call`; 1 if a strategy takes one step per session call.
       may_repeat: True if a session call may take several steps.
-      cache: `Pipeline.cache`.
+      cache: the value of `Pipeline.cache`.
       combines: True if the gradient surgery is a `Combine` that works at every step, on the
         gradients of parameters.
-      xla: `Precision.xla`.
+      xla: the value of `Precision.xla`.
     """
 
     steps_per_call: int = 100
@@ -38,7 +38,7 @@ def advise(result: profile.Profile, settings: Settings) -> list[str]:
     """Return advice about the phases of a training step that take much time.
 
     Args:
-      result: the profile.
+      result: the profile of some training steps.
       settings: the current settings of the run.
 
     Returns:

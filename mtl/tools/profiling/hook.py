@@ -101,7 +101,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def before_run(self, run_context):
         if self._step == self._profiling.begin and not (self._is_active or self._is_done):
             self._start_profiler()
-        # Fetch the step after the call, which shows how many steps the call took.
+        # Fetch the global step at the end of the call, which shows how many steps the call took.
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
             self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)

@@ -17,7 +17,7 @@ from mtl.tools.profiling import words
 # TensorFlow describes an op in a trace as "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
 # Types of ops that call other ops, which the trace records separately. The last type waits for the
-# next batch. All of these types are left out.
+# next batch. The times of all these types are left out.
 _CALLING = {
     "Case",
     "If",
@@ -95,7 +95,7 @@ def divide_starting(
     """Divide the time of the phase `words.STARTING` between small ops and the phase "session".
 
     Args:
-      wall: {place: seconds}.
+      wall: {place: seconds of wall time}.
       small: {place: seconds} for ops that the profiler skipped.
       busy: the seconds in which threads started ops or ran ops that the profiler skipped, added up
         over the threads.

@@ -27,7 +27,7 @@ def write_table(result: profile.Profile, advice: Sequence[str]) -> str:
     """Return a table with a row for each phase, the largest scopes and tensors, and the advice.
 
     Args:
-      result: the profile.
+      result: the profile of some training steps.
       advice: lines of advice.
     """
     rows = _list_rows(result)

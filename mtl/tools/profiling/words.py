@@ -57,7 +57,8 @@ _OPTIMIZER = re.compile(r"(?:^|/)\w+/update_")
 # The prefixes that TensorFlow's graph optimizer adds to the names of rewritten ops.
 _REWRITTEN = re.compile(r"\w+(?:Optimizer|Folding)/(?:\w+Rewrite_|\w+Stage_)?")
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__)) + os.sep
-# A sum of gradients belongs to the phase of its terms, at most this number of ops before the sum.
+# A sum of gradients belongs to the phase of its terms, which are searched at most this number of
+# ops before the sum.
 _FAR = 8
 
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
 
-_OTHER_SEED = 1_000_003  # Large, so that two seeds of a user rarely differ by it.
+_OTHER_SEED = 1_000_003  # Two seeds of a user rarely differ by this number.
 
 
 class Ticket(NamedTuple):
@@ -52,7 +52,7 @@ class Ticket(NamedTuple):
     metrics: Mapping[str, Any]
 
 
-def train_tickets(  # noqa: PLR0913  Callers name them.
+def train_tickets(  # noqa: PLR0913  Callers name the arguments.
     source: experiment_lib.Experiment,
     experiment: experiment_lib.Experiment,
     model_dir: str,

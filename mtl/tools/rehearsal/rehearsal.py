@@ -154,7 +154,8 @@ class _Rehearsal(training.Training):
             board(run)
         rule = "be left out if TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
-        # Schedules ignore the larger number of steps, because they read it from the experiment.
+        # Schedules ignore the larger number of steps, because schedules read the number of steps
+        # from the experiment.
         self._run = dataclasses.replace(
             # Training never reaches the new last step, because `_Timing` stops it earlier.
             experiment.run,

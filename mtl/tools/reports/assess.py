@@ -29,7 +29,7 @@ class Bin(NamedTuple):
 
     Attributes:
       weight: the sum of the weights of the rows.
-      score: the mean score.
+      score: the mean score of the rows.
       true: the mean label of the rows, the share of rows with class 1, or the share of rows that
         are predicted correctly; see `bin_scores`.
     """
@@ -178,7 +178,7 @@ def compare_slices(
 
     A slice holds the rows with one value of a field, or the rows between two quartiles of a field
     of numbers. If a field has only two slices, only the slice with the higher error is returned,
-    because each slice is compared with the other.
+    because both slices give the same comparison.
 
     Args:
       errors: the error of each row, [N]; rows whose error is NaN are left out.

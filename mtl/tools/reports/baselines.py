@@ -81,7 +81,7 @@ class Verdict(NamedTuple):
         """A sort key that puts undefined metrics first, and then tasks with low skill scores."""
         if math.isnan(self.value):
             return -math.inf
-        # Tasks without a skill score come last, because nothing indicates a problem.
+        # Tasks without a skill score come last, because nothing shows that their models are bad.
         return math.inf if self.skill is None else self.skill
 
 
@@ -90,8 +90,8 @@ def judge(
 ) -> Verdict | None:
     """Compare a metric of a head with the same metric of a trivial model.
 
-    The comparison uses the most informative metric that is known for the trivial model; its value
-    for the trivial model is called the baseline.
+    The comparison uses the most informative metric whose value is known for the trivial model. This
+    value is called the baseline.
 
     Args:
       head: the head of the task.
@@ -100,8 +100,8 @@ def judge(
         unknown.
 
     Returns:
-      The comparison, whose baseline is None if no metric has a baseline. None instead of a
-      comparison if it is unknown for all metrics whether higher or lower values are better.
+      The comparison, whose baseline is None if no metric has a baseline. If it is unknown for all
+      metrics whether higher or lower values are better, `judge` returns None.
     """
     prefix = f"{head.name}/"
     values = {

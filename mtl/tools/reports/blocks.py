@@ -94,7 +94,7 @@ class Text(NamedTuple):
     """A paragraph of text.
 
     Attributes:
-      text: the text.
+      text: the text of the paragraph.
       mood: the look of the paragraph: "warning" for highlighted text, "note" for pale text, "" for
         normal text.
     """
@@ -185,5 +185,5 @@ def say_cut(shown: int, total: int, what: str) -> list[Text]:
       total: the number of all items.
       what: the name of the items and a verb for the line, such as "tasks are".
     """
-    # Without the line, readers would take a part of the items for all items.
+    # Without the line, readers might believe that the page shows all items.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

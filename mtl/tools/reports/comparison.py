@@ -68,8 +68,8 @@ class Comparison(NamedTuple):
     """The comparison of several runs.
 
     Attributes:
-      runs: {name: run}.
-      differing: {setting: {run: value}}.
+      runs: {name: run} for all compared runs.
+      differing: {setting: {run: value}} for the settings that differ between runs.
       metrics: {metric: {run: value at the best checkpoint}}. Runs without the metric are left out
         of {run: value}.
       directions: {metric: True if higher is better, False if lower is better}. Metrics are left out
@@ -100,8 +100,8 @@ class Comparison(NamedTuple):
     def differing_rows(self) -> list[str]:
         """The fields in which the evaluated rows differ between runs.
 
-        A field is only compared between runs that read it with the same type, and that stored
-        checksums of the rows of their evaluations.
+        A field is only compared between runs that read the field with the same type, and that
+        stored checksums of the rows of their evaluations.
         """
         checksums: dict[str, set[str]] = {}
         for run in self.runs.values():
@@ -238,7 +238,8 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
     groups, repeats = _group_by_seed(experiments)
-    # Skip metrics for which neither higher nor lower is better: a difference would say nothing.
+    # Skip metrics for which neither higher nor lower is better, because a difference would not show
+    # which group is better.
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
@@ -266,7 +267,8 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    # The first run stands for all runs, which have the same tasks, or at least the same --metric.
+    # Ask only the first run for its metrics, because all runs have the same tasks, or at least the
+    # same --metric.
     model = next(iter(runs.values())).experiment.model
     best_metrics = [run.experiment.best.metric for run in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *best_metrics])
@@ -367,8 +369,8 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
     for name, run in runs.items():
         figures = by_run[name] = dict(run.speeds)
         if run.checkpoint:
-            # `holding` protects the checkpoint, because a running training might delete it
-            # meanwhile.
+            # `holding` keeps a running training from deleting the checkpoint while its parameters
+            # are counted.
             with run.holding():
                 sizes = record.count_parameters(run.checkpoint)
             figures["parameters"], figures["checkpoint_bytes"] = sizes
@@ -381,7 +383,7 @@ def sort_by(result: Comparison, metric: str) -> list[str]:
     """Return the names of the runs that have a metric, from the best to the worst.
 
     Args:
-      result: the comparison.
+      result: the comparison of the runs.
       metric: the name of the metric.
 
     Raises:

@@ -17,7 +17,7 @@ def describe(result: comparison.Comparison, order: Sequence[str] = ()) -> blocks
     """Return a page that describes a comparison of runs.
 
     Args:
-      result: the comparison.
+      result: the comparison of the runs.
       order: the names of the runs that the page shows first, in this order; all other runs follow.
     """
     names = [*order, *(name for name in result.runs if name not in order)]

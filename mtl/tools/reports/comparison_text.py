@@ -19,10 +19,10 @@ _BEST = "*"
 
 
 def describe(result: comparison.Comparison, width: int) -> str:
-    """Return a comparison of runs as text, as several tables.
+    """Return a text with several tables that compare runs.
 
     Args:
-      result: the comparison.
+      result: the comparison of the runs.
       width: the largest number of characters in a line of a table; a wider table becomes a block of
         lines for each row.
     """
@@ -56,7 +56,7 @@ def rank(result: comparison.Comparison, metric: str, width: int) -> str:
     """Return a table of the runs as text, sorted by a metric from the best run to the worst.
 
     Args:
-      result: the comparison.
+      result: the comparison of the runs.
       metric: the name of the metric.
       width: the largest number of characters in a line of a table; a wider table becomes a block of
         lines for each row.
@@ -120,7 +120,7 @@ def write_csv(path: str, result: comparison.Comparison) -> None:
 
     Args:
       path: the path of the file.
-      result: the comparison.
+      result: the comparison of the runs.
     """
     differing = [f"setting: {setting}" for setting in result.differing]
     fixed = ["run", "model_dir", "state", "step", "best_step"]

@@ -24,7 +24,7 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
     """Return a section with curves of the losses and main metrics.
 
     Args:
-      run: the run.
+      run: the run whose curves are drawn.
       verdicts: comparisons with trivial models, which determine the tasks to draw.
 
     Returns:
@@ -50,12 +50,12 @@ def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
     """Draw curves of a task's loss and most informative metrics.
 
     Args:
-      run: the run.
+      run: the run whose curves are drawn.
       task: the name of the task.
 
     Returns:
-      At most three figures: of the loss, and of at most two metrics. [] if the run has no curves of
-      the task.
+      A figure of the loss, and figures of at most two metrics; [] if the run has no curves of the
+      task.
     """
     best, evaluations = run.best_step, run.evaluations.curves
     losses = {
@@ -79,7 +79,7 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
     Metrics are left out if neither higher nor lower values are better.
 
     Args:
-      run: the run.
+      run: the run that has trained the task.
       task: the name of the task.
 
     Returns:
@@ -114,8 +114,9 @@ def tell_balancing(run: record.Run) -> list | str:
     """Return a section about the loss weights and the gradients of tasks.
 
     Returns:
-      The blocks of the section. If no scalar about balancing changes during the run, and all tasks
-      have the same loss weight or no weight is known, a text that says why the section is left out.
+      The blocks of the section. The result is a text that says why the section is left out, if no
+      scalar about balancing changes during the run, and all tasks have the same loss weight or no
+      weight is known.
     """
     groups = balancing_picture.group(run.training.curves)
     moving = {
@@ -174,7 +175,7 @@ def tell_gates(run: record.Run) -> list | str:
     ]
     shown_gates = list(weights.items())[: row_sections.MOST_TASKS]
     pictures = [gates_picture.draw_gate(gate, curves) for gate, curves in shown_gates]
-    # Pictures by `draw_kinds` show all gates at once, so there are only a few such pictures.
+    # Add all pictures of `draw_kinds`: each picture shows all gates, so there are few pictures.
     pictures += gates_picture.draw_kinds(kinds)
     return [
         blocks.Figures(pictures),

@@ -71,7 +71,8 @@ class Measured:
     @property
     def mean(self) -> np.ndarray:
         """The mean affinities over all steps, [T, T]."""
-        # `nanmean` skips NaN: a step lacks the pairs whose tasks had no label in the batch.
+        # `nanmean` skips NaN, which marks a pair of tasks if the batch of a step had no label of a
+        # task.
         return np.nanmean(self.values, axis=0)
 
     def find_harmful_steps(self) -> list[str]:
@@ -116,7 +117,7 @@ def propose(
     affinities onto all tasks. The search is exhaustive, so no other division has a higher score.
 
     Args:
-      measured: the affinities.
+      measured: the measured affinities of the tasks.
       models: the largest number of models among which the tasks are divided.
       may_overlap: True to let a model train tasks that another model serves.
       count: the largest number of proposals to return.
@@ -154,7 +155,7 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
     # holds [2^T, T] is 1 if the set has the task.
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     onto_others = np.array(affinities, np.float64)
-    # A task is not a partner of itself.
+    # Set the diagonal to 0, because an affinity onto a task averages over the other tasks.
     np.fill_diagonal(onto_others, 0.0)
     # Divide by at least 1, so that a set of one task gets the affinity 0 / 1.
     partners = np.maximum(holds.sum(axis=1, keepdims=True) - 1, 1)
@@ -178,7 +179,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
             # Unite the set with each subset of the other tasks, which gives all supersets.
             larger = served | _list_subsets(len(onto) - 1 & ~served)
             sums = onto[larger][:, members].sum(axis=1)
-            best = int(np.argmax(sums))  # `argmax` prefers the set itself in ties.
+            best = int(np.argmax(sums))  # In a tie, `argmax` takes `served` itself.
             scores[served], trained[served] = sums[best], larger[best]
     return scores, trained
 
@@ -199,9 +200,9 @@ def _find_best_partitions(
     }
     best[0] = [(0.0, ())]
     for number in range(2, limit + 1):
-        # The best score of each set in the last round, with one group less.
+        # The best score of each set in the previous round, which allows one group less.
         tops = np.array([best[task_set][0][0] for task_set in range(all_tasks + 1)])
-        # With the empty set, a partition may have fewer groups than allowed.
+        # Keep the empty set, so that a partition may have fewer groups than allowed.
         next_best = {0: best[0]}
         # The last round only needs the set of all tasks.
         for task_set in [all_tasks] if number == limit else range(1, all_tasks + 1):
@@ -209,8 +210,9 @@ def _find_best_partitions(
             # partition is tried in several orders.
             first_task = task_set & -task_set
             parts = first_task | _list_subsets(task_set ^ first_task)
-            # Rank the possible first sets by the best score that a partition with the set can have.
-            # The `count` best partitions begin with one of the `count` best sets in this ranking.
+            # Rank the candidates for the first set by the best score of all partitions that begin
+            # with the candidate. The `count` best partitions begin with one of the `count` best
+            # sets in this ranking.
             order = np.argsort(-(scores[parts] + tops[task_set ^ parts]), kind="stable")
             candidates = [
                 (float(scores[part]) + score, (part, *sets))
@@ -242,8 +244,8 @@ def compare(measured: Measured, first: Proposal, second: Proposal) -> tuple[floa
     Steps without the affinity of a needed pair of tasks are left out.
 
     Args:
-      measured: the affinities.
-      first: a proposal.
+      measured: the measured affinities of the tasks.
+      first: the proposal from whose score the other score is subtracted.
       second: the proposal whose score is subtracted.
 
     Returns:
@@ -293,7 +295,7 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
     text shows by how much its score is lower, with the standard error of this difference.
 
     Args:
-      measured: the affinities.
+      measured: the measured affinities of the tasks.
       proposals: at least one proposal, from the highest score, as `propose` returns them.
     """
     best = proposals[0]

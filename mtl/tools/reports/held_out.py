@@ -140,7 +140,7 @@ def predict_rows(
             rows += len(next(iter(batch.values())))
             for name in scalar_names:
                 values_of[name].append(batch[name])
-            with eager.execute_eagerly():  # Estimator has made its graph the default.
+            with eager.execute_eagerly():  # The default graph is Estimator's.
                 labels = {name: kept_fields.read_batch(batch, name) for name in label_names}
                 for head in heads:
                     entries = _read_head(head, batch, labels)

@@ -15,9 +15,9 @@ from mtl.monitoring import summary
 from mtl.tools.drawing import figures, texts
 from mtl.tools.reports import blocks
 
-# Names of a matrix's columns are written vertically if the longest name has more characters than
-# the first number, and if the product of its length and the number of columns exceeds the second
-# number.
+# A matrix writes the names of its columns vertically if the longest name has more than
+# `_MOST_LETTERS` characters, and if the length of this name times the number of columns exceeds
+# `_MOST_LETTERS_IN_ALL`.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
 
@@ -36,7 +36,7 @@ def _make_environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Replace characters that XML forbids in all values before they are escaped.
+        # Before values are escaped, replace characters that XML forbids.
         finalize=_clean_text,
     )
     environment.filters.update(short=shorten, exact=summary.exactly, percent=_write_percent)

@@ -36,8 +36,8 @@ class Run:
     Attributes:
       experiment: the settings of the run.
       model_dir: the folder of the run.
-      training: the scalars of training steps.
-      evaluations: the scalars of evaluations.
+      training: the scalars that training steps have written.
+      evaluations: the scalars that evaluations have written.
       best: the content of `best.json`; {} before the first evaluation.
       step: the step of the last checkpoint.
       is_training: True if a process trains in the folder now.
@@ -85,7 +85,7 @@ class Run:
     @functools.cached_property
     def evaluated_steps(self) -> set[int]:
         """The steps at which the run was evaluated."""
-        # If all values of an evaluation are NaN, the step of the evaluation is only in `broken`.
+        # If all values of an evaluation are NaN, only `broken` has the step of the evaluation.
         finite = (step for points in self.evaluations.curves.values() for step in points)
         return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
 

@@ -47,7 +47,7 @@ _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
 class _Reading(NamedTuple):
-    """What a report shows of the rows of a run, and the errors that occurred while reading them."""
+    """Predictions and counts of a run's rows, and errors that occurred while reading rows."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -59,7 +59,7 @@ def write(path: str, whole: blocks.Page) -> int:
 
     Args:
       path: the path of the file.
-      whole: the page.
+      whole: the page to write.
 
     Returns:
       The size of the file in bytes.
@@ -203,7 +203,7 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    # If the condition is true, no task is worse, unclear or undefined.
+    # Write this line only if no task is worse, unclear or undefined.
     if better and better + unknown == len(verdicts):
         lines.append((f"{_count_tasks(better, len(verdicts))} {_TRIVIAL}.", ""))
     for outcome in _DOUBTFUL:

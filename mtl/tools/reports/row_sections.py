@@ -18,8 +18,8 @@ MOST_TASKS = 20
 # The largest number of tasks in the table of labels.
 _MOST_LABELLED = 100
 _MOST_CLASSES = 12
-# The largest number of classes of a matrix beside a table. Larger matrices need the whole width of
-# the page.
+# The largest number of classes of a matrix beside a table. A matrix with more classes needs the
+# whole width of the page.
 _MOST_BESIDE = 5
 # The largest number of classes in a table of rows by class.
 _MOST_COUNTED = 100
@@ -38,7 +38,7 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
     """Return the tasks to draw: all tasks, or the tasks with the lowest skill scores.
 
     Args:
-      run: the run.
+      run: the run that the report describes.
       verdicts: comparisons with trivial models. Tasks without a comparison are drawn first.
 
     Returns:
@@ -63,7 +63,7 @@ def tell_data(
     """Return a section about rows, labels and missing values by split.
 
     Args:
-      run: the run.
+      run: the run that the report describes.
       facts: the counts of rows, labels and missing values in each split; [] if no rows were read.
       problems: errors that occurred while rows were read.
 
@@ -166,7 +166,7 @@ def tell_evaluation(
     """Return a section with the metrics of the heads, and with pictures of their predictions.
 
     Args:
-      run: the run.
+      run: the run that the report describes.
       verdicts: comparisons with trivial models, which determine the tasks to show.
       seen: the predictions of held-out rows; None to leave out pictures and slices.
 
@@ -328,7 +328,7 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
 def _draw_shares(quantity: str, values: np.ndarray) -> figures.Figure:
     """Draw the cumulative distribution of a quantity that has a value for each row."""
     values = np.sort(values[np.isfinite(values)])
-    # Of n values, the share i / n is at most as large as the i-th smallest value.
+    # A share of i / n of the n values is less than or equal to the i-th smallest value.
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))
     title = f"share of rows whose {quantity} is at most"

@@ -64,7 +64,8 @@ def tell_size(run: record.Run) -> list | str:
 def _tell_export(export: dict) -> blocks.Text:
     if not export:
         return blocks.Text("There is no export.", "note")
-    # Without held-out rows, an export is published without a check.
+    # If there were no held-out rows, an export was published without a check, and has no
+    # `difference`.
     if "difference" not in export:
         return blocks.Text(f"The export {export['path']} was not checked.", "note")
     return blocks.Text(
@@ -136,7 +137,7 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
     """Return a section with a line for each known or possible problem of a run.
 
     Args:
-      run: the run.
+      run: the run that the report describes.
       problems: further lines to show, such as errors that occurred while rows were read.
 
     Returns:

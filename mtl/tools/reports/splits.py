@@ -75,7 +75,8 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     """
     data, model = experiment.data, experiment.model
     counters = [LabelCounter(head) for head in model.heads if isinstance(head, types.WeighingHead)]
-    # The head of a label says which values are missing, such as -1 for a class.
+    # The head that reads a label decides which values stand for a missing label, such as -1 for a
+    # class.
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
@@ -103,7 +104,7 @@ def _count_missing(
     If the field is the label of a head, the head decides which of its values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
-        # An empty list counts as missing, as does the mark of a missing label.
+        # An empty list counts as missing, and so does a value that stands for a missing label.
         values = (
             values if head is None else tf.ragged.boolean_mask(values, head.are_present(values))
         )
@@ -145,7 +146,8 @@ class LabelCounter:
         """Count the labels of a batch.
 
         Args:
-          labels: {field: eager tensor}. Without the label field of the head, nothing is counted.
+          labels: {field: eager tensor}. If the label field of the head is missing, nothing is
+            counted.
         """
         if self._head.field not in labels:
             return
@@ -182,8 +184,8 @@ class LabelCounter:
         mean, number = float(numbers.mean()), self._number + len(numbers)
         difference = mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
-        # The squared deviations within each part lack the distance between the two means, so add
-        # the distance.
+        # The squared deviations of each part are relative to the mean of this part, so add a term
+        # for the distance between the two means.
         self._squares += difference**2 * self._number * len(numbers) / number
         self._mean += difference * len(numbers) / number
         self._number = number

@@ -39,7 +39,8 @@ from mtl.tools.runtimes.encoders import encoder
 
 FOLDER, RAW, IDS = "portable", "raw", "ids"
 _ENCODERS = ("encoder.py", "encoder.h")
-# The limit of all weights. A protocol buffer has at most 2 GB, and the nodes may take 1 MB.
+# The largest number of bytes of all weights together. A protocol buffer has at most 2 GB, and the
+# nodes may take 1 MB.
 _MAX_BYTES = 2**31 - 2**20
 # Further numbers of rows to try, which reveal a batch size that was fixed by mistake.
 _BATCHES = (7, 1)
@@ -49,7 +50,7 @@ class _Built(NamedTuple):
     """The graph of a model whose inputs are plain placeholders.
 
     Attributes:
-      graph: the graph.
+      graph: the graph of the model.
       inputs: {input: placeholder}.
       outputs: {output: tensor}.
       saver: the saver that restores the variables of the graph.

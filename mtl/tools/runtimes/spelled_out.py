@@ -15,7 +15,7 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.serving import graphs
 
-# Operations that may compute in float32 instead of float64 near a logarithm of integers.
+# Operations around a logarithm of integers that may compute in float32 instead of float64.
 _SHORT = {"Abs", "Cast", "Log1p", "Mul", "SelectV2", "Sign", "Sub", "ZerosLike"}
 
 
@@ -49,7 +49,7 @@ def write_bounds(graph: graphs.Graph) -> None:
 
 
 def write_logs(graph: graphs.Graph) -> None:
-    """Replace Log1p of float32 by Log, without losing precision for values from 0 on.
+    """Replace Log1p of float32 by Log, without losing precision for values of at least 0.
 
     Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term log(u) x / (u -
     1) keeps the digits (a formula of Kahan). If u is 1, the logarithm is replaced by x itself.
@@ -87,7 +87,8 @@ def write_float32(graph: graphs.Graph) -> None:
 
     TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. To standardise integers,
     the integer part of their mean is subtracted from them as int64, which is exact. If a column
-    takes logarithms of integers, float32 is precise enough. Other uses of float64 stay.
+    takes logarithms of integers, float32 is precise enough. All other operations of float64 stay
+    unchanged.
 
     Args:
       graph: the graph, which is rewritten in place.
@@ -169,7 +170,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
     """Replace float32(x - mean) by float32(x - floor(mean)) - rest, for an integer x."""
     difference = graph.nodes[graphs.name_of(cast.input[0])]
     mean = graph.value(difference.input[1]) if difference.op == "Sub" else None
-    # With a larger mean, the floor or the limits below could overflow int64.
+    # If the mean is 2^62 or more, its floor or the limits below could overflow int64.
     if mean is None or not (np.abs(mean) < 2**62).all():
         return
     whole = _as_whole(graph, difference.input[0])
@@ -189,7 +190,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
     shift = graph.set_constant(f"{name}/floor", floor)
     shifted = graph.set(f"{name}/shifted", "Sub", [clamped, shift], T=tf.int64)
     shifted = _cast_value(graph, f"{name}/number", shifted, tf.int64, tf.float32)
-    # If x lies outside, the difference is so large that float32 is precise enough.
+    # If x lies outside of these limits, the difference is so large that float32 is precise enough.
     far_difference = _cast_value(graph, f"{name}/far", whole, tf.int64, tf.float32)
     of_far = graph.set_constant(f"{name}/floor/float32", floor.astype(np.float32))
     far_difference = graph.set(f"{name}/far/shifted", "Sub", [far_difference, of_far], T=tf.float32)

@@ -130,7 +130,7 @@ def _save_model(frozen_model: frozen.Frozen, folder: str) -> None:
 
 @contextlib.contextmanager
 def _silence_converter() -> Iterator[None]:
-    """Discard what the converter writes to standard error; its exceptions repeat this text."""
+    """Discard the converter's output on standard error, because its exceptions repeat this text."""
     sys.stderr.flush()
     # The converter is written in C++, so it writes to file descriptor 2 instead of `sys.stderr`.
     stderr = os.dup(2)

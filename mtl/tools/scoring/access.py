@@ -36,7 +36,7 @@ class Access:
 
         Args:
           scheme: "grpc", "http" or "https".
-          address: HOST:PORT in error messages.
+          address: HOST:PORT of the server, for error messages.
 
         Raises:
           UserError: a setting is wrong; the message never shows the token.
@@ -62,7 +62,7 @@ class Access:
         """
         try:
             return ssl.create_default_context(cafile=self.ca_file)
-        except (OSError, ValueError) as error:  # SSLError is an OSError.
+        except (OSError, ValueError) as error:  # SSLError is a subclass of OSError.
             reason = f"{error.strerror or error}".strip(". ") if isinstance(error, OSError) else ""
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 

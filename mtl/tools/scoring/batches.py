@@ -25,7 +25,7 @@ class Chunk:
     """Consecutive rows of a file, before they are parsed. An empty file gives a chunk without rows.
 
     Attributes:
-      path: the file.
+      path: the path of the file.
       numbers: the number of each row in the file. Lines are counted from 1, but records and rows of
         tables from 0.
       rows: lines of text, serialized tf.Examples, or an Arrow table.
@@ -57,7 +57,7 @@ class Model(Protocol):
     """A model that computes predictions from serialized tf.Examples."""
 
     identity: str
-    """The name and the version of the model, for the note beside its predictions."""
+    """The name and version of the model, for a note that is written beside its predictions."""
     digest: str
     """Checksums that distinguish models with equal names; "" for a model on a server."""
 
@@ -80,8 +80,8 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
     """Return the value of a field that is written beside the predictions of a row.
 
     Args:
-      name: the field, from `--keep`.
-      row: {field: value}.
+      name: the name of the field, from `--keep`.
+      row: the values of the row, {field: value}.
 
     Raises:
       ValueError: the row lacks the field.

@@ -41,8 +41,8 @@ EMPTY = Block(b"", b"")
 def _json_lines(columns: Columns) -> Block:
     parts: list[Any] = []
     for name, values in columns.items():
-        # The parts of a line {"name": value, "name": value}. Arrow joins the parts for all rows at
-        # once.
+        # `parts` holds the parts of a line {"name": value, "name": value}. Arrow joins the parts
+        # for all rows at once.
         parts += [
             ("" if parts else "{") + json.dumps(name) + ": ",
             _write_json(_make_array(values)),
@@ -191,7 +191,7 @@ def _infer_type(values: list[Any]) -> pa.Array:
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # Arrow cannot mix types. The type struct makes the code below write JSON texts.
+        # An Arrow array cannot mix types. The type struct makes the code below write JSON texts.
         array = pa.array([], pa.struct([]))
     inner = array.type
     while pa.types.is_list(inner):

@@ -37,8 +37,8 @@ def observe(path: str) -> dict[str, Any] | None:
     """
     if atomic.is_special(path):
         return None
-    # Get the dates before the checksum. If the file changes while the checksum is computed, later
-    # dates differ from these dates.
+    # Get the dates before the checksum. If the file changes while the checksum is computed, a later
+    # look at the dates finds a difference.
     return {**_look_at(path), "checksum": checksums.of_file(remote.copy_here(path))}
 
 
@@ -84,7 +84,8 @@ class Claim:
         self._before = earlier_note = self._read()
         inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
         if earlier_note:
-            # Notes by old versions of this package lack these facts, which may still be the same.
+            # Notes by old versions of this package lack `digest` and `files_of_run`, so assume that
+            # these facts have not changed.
             unknown = {name: facts.get(name) for name in ("digest", "files_of_run")}
             made_with = {**dict.fromkeys(facts), **unknown, **earlier_note}
             made_with = {name: made_with[name] for name in facts}
@@ -108,7 +109,7 @@ class Claim:
     def is_done(self, output: str) -> bool:
         """Return True if an output exists and its input has not changed since the prediction.
 
-        If the note does not have the state of the input file, the output counts as not done.
+        If the note lacks the state of the input file, `is_done` returns False.
 
         Args:
           output: the path of an output file in `shards`.
@@ -133,8 +134,8 @@ class Claim:
         is_note = is_note and isinstance(earlier_note.get("inputs", {}), dict)
         checks.require(is_note, self._path, rule, earlier_note, fix)
         names = {name for name in remote.list_names(self._folder) if name != _FILE}
-        # The folder may also have other files. Notes by old versions of this package do not list
-        # the outputs.
+        # Ignore files in the folder that are not outputs. Notes by old versions of this package do
+        # not list the outputs.
         outputs = names & set(earlier_note.get("inputs", names))
         return earlier_note if any(not name.endswith(".partial") for name in outputs) else {}
 
@@ -159,10 +160,11 @@ class Claim:
         """Mark an output as done.
 
         Args:
-          output: the complete output.
+          output: the path of the complete output file.
           state: the state of the input file, which `observe` returned before the file was read.
         """
-        # If the input is a pipe, do not mark the output: the next command has to predict again.
+        # If the input is a pipe, do not mark the output, because its content cannot be compared
+        # later: the next command predicts again.
         if state is not None:
             self._states[os.path.basename(output)] = state
             if time.monotonic() - self._written >= _SECS_BETWEEN_NOTES:

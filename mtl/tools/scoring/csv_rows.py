@@ -50,8 +50,8 @@ class Csv:
             lines = self._source_of(path).lines(path)
             while part := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*part, strict=True)
-                # If a line cannot be read, the source yields an error as text instead of bytes, and
-                # stops.
+                # If a line cannot be read, the source yields the error message, a text instead of
+                # bytes, as its last item.
                 if isinstance(rows[-1], str):
                     raise checks.UserError(f"{path} line {numbers[-1]}: {rows[-1]}")
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
@@ -102,7 +102,7 @@ class Csv:
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """The features and the columns in `keep`, which are texts unless they are features."""
+        """The features and the columns in `keep`. Columns that are not features are texts."""
         extra = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,

@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Call a function with a time limit; return its result or raise its exception.
 
-    The timeout of a socket limits each read, but neither the sum of all reads nor the DNS look-up.
-    The function `work` therefore runs in a separate thread, which is abandoned when the time is
-    over.
+    The timeout of a socket limits the time of each read, but not the total time of all reads, nor
+    the time of the DNS look-up. The function `work` therefore runs in a separate thread, which is
+    abandoned when the time is over.
 
     Args:
       secs: the time limit in seconds.

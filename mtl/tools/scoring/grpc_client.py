@@ -21,8 +21,8 @@ from mtl.tools.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
-# The status codes of an overloaded or restarting server. After other codes, a further attempt would
-# also fail.
+# The status codes of an overloaded or restarting server. For any other code, a further attempt
+# would also fail.
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -30,9 +30,9 @@ _TRANSIENT = {
     grpc.StatusCode.ABORTED,
 }
 _SERVICE = "/tensorflow.serving.PredictionService"
-# The largest number of values that a message may replace by a single, repeated value.
+# The largest number of values in a tensor if the message holds a single value that is repeated.
 _MOST_REPEATED = 1 << 24
-# A batch of images is larger than the 4 MB that gRPC allows by default.
+# Lift the default limit of gRPC, 4 MB, because a batch of images is larger.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
@@ -112,8 +112,8 @@ def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
 
 def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
-    # Each value takes at least a byte, unless the message repeats a single value. A larger count
-    # would allocate memory that the reply does not need.
+    # In a message, each value takes at least a byte, unless a single value is repeated. A larger
+    # count in a reply is an error, and would make the client allocate memory in vain.
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)

@@ -63,7 +63,7 @@ class Http:
           body: the bytes to send; None to send nothing.
           call: the settings of the call: its time limit, and the name of the model for error
             messages.
-          headers: further headers, such as another content type than JSON.
+          headers: further headers, such as a content type other than JSON.
 
         Raises:
           TransientError: the attempt failed for a temporary reason.

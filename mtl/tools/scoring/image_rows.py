@@ -29,7 +29,7 @@ def find(source: Any) -> image_files.ImageFiles | None:
     """
     found: dict[tuple[str, tuple[str, ...]], image_files.ImageFiles] = {}
     sources = [source]
-    for part in sources:  # The list grows during the loop.
+    for part in sources:  # The loop appends inner sources to `sources`.
         if isinstance(part, image_files.ImageFiles):
             found.setdefault((part.folder, tuple(part.fields)), part)
         elif isinstance(part, mixture.Mixture):
@@ -53,7 +53,7 @@ def read_columns(
       files: the source that says which fields hold paths; None leaves all columns unchanged.
       chunk: the chunk that has the rows; error messages name its file and the number of the row.
       columns: {field: B values}.
-      unit: what error messages call a row: "line", or "row" for the row of a table.
+      unit: the word for a row in error messages: "line", or "row" for the row of a table.
 
     Raises:
       UserError: an image cannot be read.
@@ -69,7 +69,8 @@ def read_columns(
         for number, content in zip(chunk.numbers, contents, strict=True):
             if isinstance(content, str):
                 raise checks.UserError(f"{chunk.path} {unit} {number}: {content}")
-        # With None at the end, NumPy cannot choose a type of bytes, which would drop zero bytes.
+        # Keep the images as Python objects. NumPy's type for bytes would drop zero bytes at the end
+        # of an image.
         images[name] = np.array([*contents, None], object)[:-1]
     return {**columns, **images}
 
@@ -83,7 +84,7 @@ def find_problem(
 
     Args:
       files: the source that says which fields hold paths; None if no field holds paths.
-      chunk: the rows.
+      chunk: the chunk that has the rows.
       parse: a function that returns {field: value} for a row, or an error message.
     """
     if files is None:

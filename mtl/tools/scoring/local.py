@@ -79,8 +79,8 @@ class _InSession:
 
         Args:
           identity: a text that names the model, in the note beside its predictions.
-          files: the paths of the model's files. The checksums of the files that exist form the
-            digest of the model.
+          files: the paths of the model's files. The digest of the model consists of the checksums
+            of those files that exist.
           session: the session with the weights.
           examples: the input for serialized tf.Examples, as a tensor or the name of a tensor.
           outputs: {output: a tensor or the name of a tensor}.
@@ -128,8 +128,8 @@ class SavedModel(_InSession):
         input_name = input_of(signature, inputs)
         feed = signatures[signature].inputs[input_name].name
         outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
-        # For the digest, the small index represents the weights, because it has a checksum of each
-        # variable.
+        # The digest uses the index instead of the weights: the index is small, and has a checksum
+        # of each variable.
         files = [os.path.join(directory, name) for name in ("saved_model.pb", _INDEX)]
         super().__init__(f"{directory} {signature}", files, session, feed, outputs)
 

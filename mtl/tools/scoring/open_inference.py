@@ -37,7 +37,7 @@ _TYPES = {
     "float64": "FP64",
     "string": BYTES,
 }
-# In a binary tensor, the length of each text stands before the text.
+# A binary tensor has the length of each text, as 4 bytes, before the text.
 _LENGTH = struct.Struct("<I")
 
 

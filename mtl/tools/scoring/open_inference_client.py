@@ -45,7 +45,7 @@ class OpenInference:
         self._is_binary = False
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
-        # The Open Inference Protocol does not know signatures.
+        # The Open Inference Protocol has no signatures.
         rule = "be left out for a server at /v2, whose protocol has no signatures"
         is_default = call.signature == protocol.Call.signature
         checks.require(is_default, "--signature", rule, call.signature)
@@ -92,7 +92,8 @@ class OpenInference:
     ) -> dict[str, np.ndarray]:
         takes_examples = list(self._inputs) == [inputs_lib.EXAMPLES]
         if takes_examples:
-            # Triton expects the shape [rows, 1] if it joins requests.
+            # If Triton joins requests to batches, examples have the shape [rows, 1] instead of
+            # [rows].
             shape = [len(examples), *self._inputs[inputs_lib.EXAMPLES].shape[1:]]
             arrays = {inputs_lib.EXAMPLES: _make_texts(examples).reshape(shape)}
         else:
@@ -148,8 +149,8 @@ def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> di
     """Turn the features of serialized tf.Examples into tensors.
 
     If no example has the feature of an input, the input is left out, because the server may have a
-    default. Lists are padded to the length of the longest list, and the input `<name>/length` gets
-    the lengths.
+    default value. Lists are padded to the length of the longest list, and the input `<name>/length`
+    gets the lengths.
 
     Args:
       inputs: {name: the type and shape of an input}, from the server's metadata.
@@ -190,7 +191,7 @@ def _read_values(name: str, index: int, row: Mapping[str, Any], model_input: _In
     kind = feature.WhichOneof("kind") if feature is not None else None
     if feature is None or kind is None:
         if -1 in model_input.shape[1:]:
-            return []  # A missing list is empty.
+            return []  # A missing list counts as an empty list.
         raise batches.RefusedError(
             f"example {index} lacks the feature {name!r}, which the server needs"
         )

@@ -21,7 +21,8 @@ _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
 # Folders that a run writes besides its checkpoints.
 _FOLDERS = re.compile(r"clip_audit|cluster|eval.*|export")
 # An export has saved_model.pb in its folder, and further files in the subfolders variables/,
-# assets/ and assets.extra/. So look for saved_model.pb in a file's folder and in the folder above.
+# assets/ and assets.extra/. An output is therefore refused if its folder or the folder above has
+# saved_model.pb.
 _LEVELS = 2
 
 

@@ -35,7 +35,7 @@ def find_format(path: str, format_name: str) -> str:
     if arrow.find_ending(path) in arrow.ENDINGS:
         return "parquet"
     if arrow.find_ending(path.removesuffix(".gz")) in csv.ENDINGS:
-        return "csv"  # In the delimiter of the run.
+        return "csv"  # The delimiter comes from the run.
     name_format, fix = writers.format_in(path), "Or set --input_format."
     if name_format is None:
         checks.fail("--input", "name its format, such as .csv", path, fix)
@@ -94,10 +94,11 @@ class Reader:
     value is missing. The reader ignores other fields, such as labels, unless `keep` names them.
 
     Attributes:
-      spec: the features. Without a spec, the reader only reads TFRecord files.
-      settings: the source of a run, such as `csv.Csv`. Its delimiter, columns and other settings
-        apply to files of its format, and its settings for texts to all tables. If an `ImageFiles`
-        wraps the source, rows have paths of image files instead of images, as in training.
+      spec: the features of the model. Without a spec, the reader only reads TFRecord files.
+      settings: the source of a run, such as `csv.Csv`. The delimiter, columns and other settings of
+        this source apply to files of its format. Its settings for texts apply to all tables. If an
+        `ImageFiles` wraps the source, rows have paths of image files instead of images, as in
+        training.
       batch_size: the number of rows that the model gets at a time.
       keep: fields to return with the predictions, such as ids. The fields in `keep` need not be
         features.

@@ -23,8 +23,8 @@ from mtl.tools.scoring import batches, image_rows, run_source
 _SPLIT = "input"
 _TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
-# The spec for records with unknown fields. The spec fits any tf.Example, because a list may be
-# missing.
+# The spec for records whose fields are unknown. Every tf.Example fits the spec, because a list may
+# be missing.
 _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 
@@ -65,7 +65,8 @@ class Records:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         extra = self._kept(chunk) if self.keep else {}
-        # If training reads another format, TFRecords hold images instead of paths of images.
+        # Only a run that trains on TFRecords may have paths of image files in TFRecords. For all
+        # other runs, TFRecords contain the images.
         if self.images is None or self._run_records is None:
             return batches.Batch(examples=chunk.rows, kept=extra)
         return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=extra)

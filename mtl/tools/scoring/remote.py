@@ -52,8 +52,8 @@ class Remote:
         self._outputs = dict(sorted(metadata.outputs[call.signature].items()))
         rule = "have an output"
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
-        # Always call the same version. Otherwise, predictions would come from two versions if the
-        # server loads a new version meanwhile.
+        # Always call the same version. Without a fixed version, predictions would come from two
+        # versions if the server loads a new version meanwhile.
         self._call = call if call.is_label else dataclasses.replace(call, version=metadata.version)
         self.digest = ""
         # With the Open Inference Protocol, a model may lack a version.
@@ -91,8 +91,8 @@ def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.n
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
-    # Make an array of objects: for a type of numbers, NumPy would turn None into NaN, and "1" into
-    # 1.
+    # Make an array of objects, so that the code below can check the type of each value: NumPy would
+    # turn None into NaN, and "1" into 1.
     array = values if isinstance(values, np.ndarray) else np.array(values, object)
     if array.dtype != object:
         checks.require(tf.as_dtype(array.dtype) == dtype, where, rule, array.dtype.name)
@@ -117,7 +117,7 @@ def _fits_type(value: float, dtype: tf.DType) -> bool:
     if dtype.is_integer:
         return dtype.min <= value <= dtype.max
     try:
-        # In JSON, rounding to few digits may make the largest number of a type slightly larger.
+        # Rounding to few digits in JSON may make the largest number of a type slightly too large.
         # Converting the number to the type rounds it back, so check the converted value.
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))

@@ -44,8 +44,8 @@ class Rest:
 
         def read(answer: Any) -> dict[str, Any]:
             arrays_by_name = answer["outputs"]
-            # If a signature has one output, the server sends the values of the output without its
-            # name.
+            # If a signature has one output, the server sends the values of this output without the
+            # output's name.
             arrays_by_name = (
                 arrays_by_name
                 if isinstance(arrays_by_name, dict)

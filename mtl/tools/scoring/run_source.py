@@ -5,9 +5,9 @@ settings = run_source.find_arrow(experiment.data.source)     # for Parquet files
 settings = run_source.find_json_lines(experiment.data.source)        # for JSON lines
 cells = run_source.find_cells(experiment.data.source)        # for DataFrames
 
-A text means the same in files of all formats: the lists, missing values and forms of numbers that a
-`csv.Csv` of the run describes have the same form in a spreadsheet, and the settings
-`arrow.Arrow.cells` of the run also apply to CSV files.
+A text has the same meaning in files of all formats. The settings of the run's `csv.Csv` for lists,
+missing values and forms of numbers also apply to spreadsheets, and the settings `arrow.Arrow.cells`
+of the run also apply to CSV files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
       kind: the class, such as `csv.Csv`.
 
     Returns:
-      The source, whose `files` belong to the training; None if no source has this class.
+      The source, whose `files` are the files of the training; None if no source has this class.
 
     Raises:
       UserError: a `Mixture` has several sources of the class, whose settings differ.
@@ -80,7 +80,8 @@ def find_json_lines(source: Any) -> json_lines.JsonLines:
     """
     settings = find_settings(source, json_lines.JsonLines)
     cells = None
-    # If sources differ in their cells, a user can still write JSON with null and numbers.
+    # If sources read texts differently, ignore their settings: JSON can hold numbers and null
+    # without texts.
     with contextlib.suppress(checks.UserError):
         cells = _find_own_cells(source)
     return settings or json_lines.JsonLines(files={"input": ""}, cells=cells)
@@ -109,7 +110,7 @@ def _find_own_cells(source: Any) -> csv.Csv | None:
 
 
 def _choose(sources: list[_Source], describe: Callable[[Any], Any]) -> _Source | None:
-    """Return the first source, if the descriptions of all sources are equal."""
+    """Return the first source; fail unless the descriptions of all sources are equal."""
     descriptions = [describe(source) for source in sources]
     for other in descriptions[1:]:
         differing = [name for name in other if other[name] != descriptions[0].get(name)]

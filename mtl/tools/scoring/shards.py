@@ -50,8 +50,8 @@ class Plan:
         rule = "come with CSV, as other formats have no formulas"
         fits = self.format_name == "csv" or not self.escape_formulas
         checks.require(fits, "--escape_formulas", rule, self.format_name)
-        # Protect the inputs: an output that is also an input would count as done, or overwrite the
-        # input.
+        # Protect the inputs, because a file that is both input and output would be overwritten, or
+        # would be skipped as an output that exists.
         guard = dataclasses.replace(self.guard, files=[*self.guard.files, *self.inputs])
         for output in self.shards():
             if output is not None:
@@ -139,7 +139,7 @@ def score_shards(
     Args:
       plan: the input files of each output file.
       reader: the reader of the inputs.
-      model: the model. Several threads call the model at the same time.
+      model: the model that predicts the rows. Several threads call the model at the same time.
       concurrency: the number of threads, which is the number of batches in progress.
 
     Returns:
@@ -164,8 +164,8 @@ def score_shards(
         # Predict the first rows before creating the folder, so that no folder remains if the model
         # fails.
         first_results = _first_rows(scored)
-        # Require a row only if no output is done: the inputs of the remaining outputs may all be
-        # empty.
+        # Require a row only if no output existed before. If some outputs existed, the inputs of the
+        # remaining outputs may all be empty.
         if pending and len(pending) == len(shards):
             _require_row(plan, first_results)
         results = itertools.chain(first_results, scored)
@@ -235,8 +235,8 @@ def _write_outputs(
     Args:
       plan: the plan, with the format of the outputs.
       outputs: {input file: output file}.
-      scored: the chunks of all inputs in the order of the inputs, each with its predictions as a
-        block.
+      scored: the chunks of all inputs, in the order of the inputs. Each chunk comes with a block
+        that has its predictions.
       finish: a function that is called with each complete output file and its last input file.
     """
     rows = 0
@@ -262,7 +262,7 @@ def _score_chunk(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """Return a chunk and the block with its rows' predictions. `_score_chunk` is thread-safe."""
+    """Return a chunk, and a block with predictions for it. `_score_chunk` is thread-safe."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

@@ -46,7 +46,8 @@ class Tables:
         for path in paths:
             self.check(path)
             schema, parts = self._open(path)
-            # `fromkeys` drops duplicates, because a column of `keep` may also be a feature.
+            # `fromkeys` drops duplicates, because a column in `keep` may also be the column of a
+            # feature.
             columns, row = [*self._find_columns(schema).values(), *self.keep], 0
             columns = list(dict.fromkeys(columns))
             for part in parts:
@@ -88,7 +89,7 @@ class Tables:
         return run_source.find_arrow(self.settings)
 
     def _mark_parts(self, schema: Any) -> Mapping[str, spec_lib.Field]:
-        """Return {feature: field}; weights without a column are in the column of their list."""
+        """Return {feature: field}; weights without a column come from the column of the list."""
         if not self.spec.weighted:
             return self.spec.feature_fields
         names = [*source.name_columns(schema.names, self._arrow.rename), *self._arrow.rename]

@@ -30,8 +30,8 @@ FORMATS = tuple(blocks.MAKERS)
 # predictions.jsonl-00000-of-00010.
 _IN_NAME = re.compile(r"(.*)\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)", re.DOTALL)
 _TEXTS = ("csv", "jsonl")
-# Limits of a row group in Parquet. Groups of few rows waste space and time, but readers load a
-# whole group, and many large rows, such as images, would not fit into memory.
+# The largest number of rows and bytes in a row group of Parquet. Small groups waste space and time,
+# but readers load a whole group into memory, where many large rows, such as images, do not fit.
 _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 
@@ -135,7 +135,7 @@ class _Tables:
 
     def __init__(self, file: Any):
         self._file = _ForArrow(file)
-        self._writer: Any = None  # A ParquetWriter after the first rows.
+        self._writer: Any = None  # None until the first rows are written.
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
@@ -161,8 +161,8 @@ class _Tables:
             self._writer = parquet.ParquetWriter(self._file, table_of_group.schema)
         if len(table_of_group):
             self._writer.write_table(table_of_group)
-        # Keep a table without rows, because its schema sets the types of later tables. A slice
-        # without rows would hold the memory of the whole group.
+        # Keep a table without rows, because its schema sets the types of later tables. Do not take
+        # a slice of the group, because a slice without rows would keep the whole group in memory.
         self._waiting = [table_of_group.schema.empty_table()]
 
 

@@ -6,9 +6,9 @@ batcher = batching.Batcher(
 outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
 
 Only the calls of the model run in threads; everything else runs in the event loop. A request that
-arrives alone runs at once. Requests that arrive together wait for more requests: up to the timeout,
-or longer while all threads are busy. Joining requests may change the last bits of a prediction,
-because TensorFlow multiplies matrices in another order if the number of rows differs.
+arrives alone runs at once. Requests that arrive together wait for more requests, until the timeout
+is over and a thread is free. Joining requests may change the last bits of a prediction, because
+TensorFlow multiplies matrices in another order if the number of rows differs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Queue:
         self.rows -= item.request.rows
 
     def take(self, most_rows: int) -> list[_Waiting]:
-        """Remove and return the oldest request, and further ones up to `most_rows` rows in all."""
+        """Remove and return the oldest request, and more requests, up to `most_rows` rows."""
         items: list[_Waiting] = []
         room = most_rows
         while self.items:
@@ -273,8 +273,8 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     }
     outputs = batch[0].model.run(request.signature.name, inputs, request.outputs)
     ends = np.cumsum([item.request.rows for item in batch])
-    # The number of rows in an output may differ from the inputs, although its signature says
-    # otherwise.
+    # An output may have another number of rows than the inputs, even if the signature says that the
+    # numbers are equal. An output with another number of rows cannot be split among the requests.
     if any(len(value) != ends[-1] for value in outputs.values()):
         return [_run_alone(item) for item in batch]
     return [

@@ -15,12 +15,13 @@ from typing import cast
 
 from aiohttp import web
 
-# The least time that the headers of a request have after the answer to the request before.
+# The least number of seconds from the end of an answer until the headers of the next request must
+# have arrived.
 _GRACE_SECS = 1.0
 
 
 class Connection(asyncio.Protocol):
-    """Forwards the events of a connection to aiohttp; closes it if headers arrive too late.
+    """Forwards the events of a connection to aiohttp; closes connections whose headers are late.
 
     The timer for the first request starts when the connection opens. The timer for each later
     request starts with its first byte, because aiohttp closes idle connections itself.
@@ -33,7 +34,8 @@ class Connection(asyncio.Protocol):
         self._has_bytes = False
         self._request: web.BaseRequest | None = None
         self._is_answering = False
-        # The time at which a request began before the answer to the one before ended.
+        # The time at which a request began while the server was still answering the previous
+        # request.
         self._early_start: float | None = None
 
     @contextlib.contextmanager
@@ -45,8 +47,9 @@ class Connection(asyncio.Protocol):
             yield
         finally:
             self._is_answering = False
-            # The client has the answer a moment before this context ends, and may have begun its
-            # next request. If the request is whole already, it is answered within `_GRACE_SECS`.
+            # The client gets the answer a moment before this context ends, so its next request may
+            # have begun already. If this request is complete, `_GRACE_SECS` is long enough for
+            # aiohttp to start its answer.
             if self._early_start is not None and self._transport is not None:
                 now = asyncio.get_running_loop().time()
                 self._start_timer(max(self._early_start, now + _GRACE_SECS - self._secs))

@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
     Attributes:
       model: the version of the model that computed the outputs.
-      request: the request.
+      request: the request that the outputs answer.
       outputs: {output: [B, ...]}.
     """
 
@@ -148,7 +148,7 @@ class Engine:
         answer = Answer(model, request, outputs)
         if self._log is not None:
             self._log.add(answer)
-        # The answer to a short request may be long.
+        # Count the bytes of the outputs, because a short request may have a long answer.
         size = max(size, sum(value.nbytes for value in outputs.values()))
         return await self._run_aside(size, lambda: write(answer))
 

@@ -49,7 +49,7 @@ def _make_zeros(signature: models.Signature) -> dict[str, np.ndarray]:
     arrays = {}
     for name, tensor in signature.inputs.items():
         # The first axis counts rows, so it has length 1. Other axes without a fixed length also get
-        # 1.
+        # the length 1.
         shape = [1, *(axis or 1 for axis in (tensor.shape or (1,))[1:])]
         empty = np.full(shape, b"", object)
         is_text = tensor.dtype == tf.string

@@ -48,7 +48,7 @@ def explain_failure(error: BaseException) -> RequestError | None:
     """Return the error to send to a client after an exception.
 
     Args:
-      error: the exception.
+      error: an exception that occurred while the server answered a request.
 
     Returns:
       The same error for a RequestError; a RequestError of the kind INVALID for a UserError or for

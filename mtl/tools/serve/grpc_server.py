@@ -39,8 +39,8 @@ _FIELDS: dict[Any, str] = {
 }
 
 
-# An idle connection is closed after `_IDLE` times the time limit for a request. A shorter time
-# would make clients reconnect more often.
+# An idle connection is closed after `_IDLE` times the time limit for a request. If idle connections
+# were closed earlier, clients would reconnect more often.
 _IDLE = 10
 
 
@@ -116,7 +116,7 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Return the handler of a call, which limits the time until the message is complete."""
         handler = await continuation(handler_call_details)
-        if handler is None:  # The method does not exist.
+        if handler is None:  # The called method does not exist.
             return None
 
         async def answer(messages: Any, context: Any) -> Any:
@@ -273,7 +273,7 @@ def read_request(signature: models.Signature, request: Any, config: Any) -> requ
 
     Args:
       signature: the signature that the message calls.
-      request: the message.
+      request: the PredictRequest message.
       config: the settings of the server, whose `max_rows` and `max_body_bytes` limit the message.
 
     Raises:
@@ -305,8 +305,8 @@ def _read_tensor(where: str, proto: Any, limit: int) -> np.ndarray:
 
 
 def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
-    # For texts, this is faster than `make_ndarray`. Only `make_ndarray` repeats the last value of a
-    # message that has too few values.
+    # For texts, `string_val` is faster than `make_ndarray`. But if a message has fewer values than
+    # its shape, only `make_ndarray` repeats the last value.
     if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
         array = np.empty(count, object)
         array[:] = list(proto.string_val)

@@ -39,7 +39,7 @@ METRICS = "/monitoring/prometheus/metrics"
 EXAMPLE = "/example"
 _V1, _V2 = "/v1/models/{model:[^/:]+}", "/v2/models/{model:[^/]+}"
 _VERSION = "/versions/{version:[^/:]+}"
-# Paths without a token, because probes of Kubernetes do not send tokens.
+# Requests to these paths need no token, because probes of Kubernetes do not send tokens.
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = "application/json"
 # The number of connections that may wait for the event loop. The operating system refuses further
@@ -144,7 +144,8 @@ class HttpServer:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
                 if request.content.exception() is not None:
-                    # The rest of the body cannot be read, and aiohttp would log a traceback.
+                    # Mark the body as complete. Its rest cannot be read, and aiohttp would log a
+                    # traceback.
                     request.content.feed_eof()
                     response.force_close()
             await self._send_response(request, response)
@@ -187,7 +188,7 @@ class HttpServer:
             await asyncio.wait_for(response.write_eof(), self._settings.timeout_secs)
         except asyncio.TimeoutError as error:
             if request.transport is not None:
-                # `close` would wait until all data is sent.
+                # Unlike `abort`, `close` would wait until all data is sent.
                 request.transport.abort()
             raise ConnectionResetError("the client does not read") from error
 

@@ -26,8 +26,8 @@ PREDICT, CLASSIFY, REGRESS = "predict", "classify", "regress"
 # The number of prepared calls that a model keeps in memory. The number is limited, because clients
 # may request any subset of the outputs.
 _MOST_CALLS = 256
-# The signatures whose warm-up requests run. Other signatures share most of their graph with these
-# signatures.
+# When an export is loaded, only the warm-up requests of these signatures run, because other
+# signatures share most of their graph with them.
 _WARMED = (DEFAULT, settings.LEAN, RAW, f"{RAW}/{settings.LEAN}")
 
 
@@ -95,7 +95,7 @@ class Model:
 
         Args:
           name: the name under which clients call the model.
-          number: the version.
+          number: the number of the version.
           directory: the folder of the version.
 
         Raises:
@@ -148,7 +148,7 @@ class Model:
 
         Args:
           signature: the name of the signature.
-          inputs: {input: [B, ...]}. A missing input gets its default value.
+          inputs: {input: its values in B rows, [B, ...]}. A missing input gets its default value.
           outputs: the names of the outputs to compute.
 
         Returns:

@@ -27,7 +27,8 @@ from mtl.tools.serve import engine, models, requests, tensors
 
 SIZE_HEADER = open_inference.SIZE_HEADER
 _MOST_RANK = 32
-# A body has at most 2^31 - 1 bytes, and each value takes at least a byte.
+# The largest number of values in a tensor. A body has at most 2^31 - 1 bytes, and each value takes
+# at least a byte.
 _MOST_VALUES = 2**31 - 1
 
 
@@ -35,7 +36,7 @@ def choose_signature(model: models.Model, name: str = "") -> models.Signature:
     """Return the signature that a request calls.
 
     Args:
-      model: the model.
+      model: the version of the model that answers.
       name: the name of the signature; "" for `raw`, or `serving_default` if there is no `raw`.
 
     Raises:
@@ -48,7 +49,7 @@ def describe_model(model: models.Model, numbers: Sequence[int]) -> dict[str, Any
     """Return the metadata of a model, in the format of the Open Inference Protocol.
 
     Args:
-      model: the model.
+      model: the version of the model to describe.
       numbers: the numbers of the loaded versions.
     """
     signature = choose_signature(model)
@@ -96,7 +97,7 @@ def read_infer(
 
     Args:
       model: the version of the model.
-      document: the JSON object.
+      document: the JSON object of the request.
       rest: the bytes of binary tensors, in the order of the inputs.
       most_rows: the largest allowed number of rows.
 
@@ -115,8 +116,7 @@ def read_infer(
         requests.require_input(signature, name)
         checks.require(name not in inputs, "the inputs", "hold each name once", name)
         inputs[name], offset = _read_input(signature.inputs[name], entry, rest, offset)
-    # If bytes remain, a size in the request is wrong, and the tensors before the surplus are read
-    # from wrong places.
+    # If bytes remain, a size in the request is wrong, and tensors were read from wrong places.
     surplus = len(rest) - offset
     checks.require(not surplus, "the binary tensors", "fill the body", f"{surplus} more bytes")
     output_entries = _take_value(document, "outputs", list, [], "the request")

@@ -35,8 +35,8 @@ from mtl.tools.serve import engine, models, settings
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# The number of requests that may wait until a thread writes them. Further requests are not logged,
-# but counted.
+# The number of requests that may wait until a thread writes them. Requests beyond this number are
+# not logged, but counted.
 _MOST_WAITING = 1000
 _MOST_ROWS, _MOST_SECS = 20_000, 60.0
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6,}\.parquet")
@@ -164,7 +164,7 @@ def open_log(
     """Return the log that the settings describe; None if they ask for no log.
 
     Args:
-      config: the settings.
+      config: the settings of the server.
       model: the model; the settings may leave some of its features, predictions and tasks out of
         the log.
       on_loss: a function that the log calls for each request that it cannot store.

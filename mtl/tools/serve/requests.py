@@ -19,7 +19,7 @@ class Request:
     """A request that fits its signature.
 
     Attributes:
-      signature: the signature.
+      signature: the signature that the request calls.
       inputs: {input: [B, ...]}, without inputs that use their default.
       outputs: the names of the outputs to compute.
       rows: the number of rows B.

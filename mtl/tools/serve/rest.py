@@ -21,8 +21,8 @@ from mtl.deferred import tf
 from mtl.tools.serve import models, requests, tensors, versions
 
 ROWS, COLUMNS = "instances", "inputs"
-# As in TensorFlow Serving, the texts of an output are always written as base64 if its name ends
-# like this.
+# As in TensorFlow Serving, the texts of an output whose name ends with this suffix are always
+# written as base64.
 _BYTES = "_bytes"
 _KEYS = ("signature_name", ROWS, COLUMNS)
 

@@ -58,7 +58,7 @@ def open_versions(
     Args:
       name: the name under which clients call the model; None for the name that the export stores.
       exports: the folders of versions.
-      config: the settings.
+      config: the settings of the server.
 
     Returns:
       The name of the model, and its versions.
@@ -86,7 +86,7 @@ async def start(
     Args:
       name: the name under which clients call the model.
       model_versions: the versions of the model; at least one is loaded.
-      config: the settings.
+      config: the settings of the server.
 
     Raises:
       UserError: an address, a token or a certificate cannot be used.
@@ -161,7 +161,7 @@ async def serve(
     Args:
       name: the name under which clients call the model.
       model_versions: the versions of the model; at least one is loaded.
-      config: the settings.
+      config: the settings of the server.
       on_start: a function that is called when the server accepts requests.
 
     Raises:

@@ -125,7 +125,7 @@ class Settings:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # The name of a host may stand for any address.
+        except ValueError:  # A host name may stand for any address.
             return False
 
     @property
@@ -155,8 +155,8 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
     """Fail if a server cannot listen on the ports of an address.
 
     Args:
-      host: the address.
-      ports: {flag: port}.
+      host: the address to listen on.
+      ports: {flag: the port that the flag sets}.
 
     Raises:
       UserError: the address or a port cannot be used.
@@ -186,8 +186,8 @@ def refuse_port(flag: str, host: str, port: int, reason: str) -> NoReturn:
 
     Args:
       flag: the command-line flag that sets the port, without dashes.
-      host: the address.
-      port: the port.
+      host: the address to listen on.
+      port: the port that cannot be used.
       reason: the error message of the operating system.
 
     Raises:

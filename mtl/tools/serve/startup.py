@@ -53,7 +53,7 @@ def write_curl(running: server.Running, root: str) -> str:
     """Return a shell command that gets the prediction for an example row.
 
     Args:
-      running: the server.
+      running: the running server.
       root: the URL of the server, such as "http://127.0.0.1:8501".
     """
     config, name = running.engine.settings, running.engine.name

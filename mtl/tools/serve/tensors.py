@@ -65,7 +65,7 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
 
     Args:
       where: the name of the array in error messages.
-      array: the array.
+      array: the array to check.
       tensor: the type and the shape of the input that the array is meant for.
 
     Raises:
@@ -124,7 +124,7 @@ def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
     level: list[Any] = [value]
     shape: list[int] = []
     while any(isinstance(item, list) for item in level):
-        # The number -1 stands for a value beside lists.
+        # The number -1 stands for a value that is not a list.
         lengths = {len(item) if isinstance(item, list) else -1 for item in level}
         if len(lengths) > 1:
             sizes = [f"{n} values" if n >= 0 else "a value" for n in sorted(lengths)[:5]]
@@ -314,7 +314,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         text = error.doc[max(0, error.pos - 20) : error.pos + 20]
         checks.fail("the request", rule, text, f"{error.msg} at character {error.pos}.")
-    except (ValueError, RecursionError) as error:  # Too many digits or nested lists.
+    except (ValueError, RecursionError) as error:  # There are too many digits or nested lists.
         reason = "lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise checks.UserError(f"the request must {rule}: {reason}.") from error
     checks.require(isinstance(document, dict), "the request", rule, document)

@@ -94,7 +94,7 @@ class Versions:
                 folders = {number: path for number, path in folders.items() if number == self._only}
             self._tell_absence(bool(folders))
             if not folders:
-                return  # Without folders, the loaded versions stay in use.
+                return  # If there are no folders, the loaded versions stay in use.
             for number in sorted(folders, reverse=True):
                 if number not in self._loaded and self._is_due(number):
                     self._try_load(number, folders[number])
@@ -139,7 +139,7 @@ class Versions:
                 self._loaded[number] = model
                 self._users[model] = 0
         finally:
-            # Last, so that the version has a state at any time.
+            # Reset `_loading` last, so that `list_states` always has a state for the version.
             self._loading = None
 
     def _note_failure(self, number: int, error: Exception) -> None:

@@ -3,7 +3,8 @@
 numbers, words = cells.split_numbers(pa.array(["5", "+5", "1.50", "NA"]))
 
 `mtl.spec.literals` defines which texts are numbers. Arrow's definition of a number differs: Arrow
-accepts a few texts that are not numbers by `mtl.spec.literals`, and refuses a few texts that are.
+accepts a few texts that are not numbers by `mtl.spec.literals`, and refuses a few texts that are
+numbers.
 """
 
 import numpy as np
@@ -30,8 +31,8 @@ def match(texts: pa.Array, pattern: str) -> pa.Array:
     """Search each text for an RE2 pattern.
 
     Args:
-      texts: texts [N].
-      pattern: the pattern.
+      texts: the texts to search, [N].
+      pattern: the RE2 pattern.
 
     Returns:
       True for each text in which the pattern occurs, bool [N]; null for a null.
@@ -46,7 +47,7 @@ def has_codes(texts: pa.Array) -> bool:
 
 
 def _find_padded(texts: pa.Array) -> pa.Array:
-    """Return the texts that begin with 0 and have more characters.
+    """Return the texts that begin with 0 and have at least one more character.
 
     This function uses no regular expression, which would take ten times as long.
     """

@@ -28,7 +28,7 @@ _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
 _LIST_DELIMITER = "|"
 # The number of truth values that are added at a time, so that a long column takes little memory.
 _ROWS = 1 << 17
-# The number of values that decide which kind a column has.
+# The number of values that usually decide the kind of a column.
 _LOOKED_AT = 1000
 _INT64_END = 2**63
 # The largest number of distinct values, and of bytes, in the tables of all columns together.
@@ -55,7 +55,7 @@ class Limits:
         """Return the limits of each column if all columns share the memory.
 
         Args:
-          num_columns: the number of columns.
+          num_columns: the number of columns that share the memory.
         """
         values = _ALL_VALUES // max(num_columns, 1)
         return cls(
@@ -180,7 +180,7 @@ class Text(Base):
           counts: {text: number of rows with the text}.
         """
         if counts:
-            # `Guessed` adds words that waited until the kind of the column was known.
+            # `Guessed` adds words that it has kept until the kind of the column was known.
             self.rows += sum(counts.values())
             self._texts.add_counts(pa.array(list(counts)), np.array(list(counts.values())))
 
@@ -283,11 +283,11 @@ class Guessed(Base):
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
-                # Let these words wait, because a later block may show that they are marks among
-                # numbers.
+                # Keep these words for later, because a later block may show that the words are
+                # marks among numbers.
                 return values[:0]
         self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
-        # The words that have waited are texts like the others.
+        # The words that `Guessed` has kept from earlier blocks are ordinary texts.
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
         return values
@@ -307,8 +307,8 @@ class Guessed(Base):
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
-        # The type int64 shows that all numbers are whole. Among fractions, 007 is a number instead
-        # of a code.
+        # A text such as 007 may be a code only if all numbers are whole, which the type int64
+        # shows. Among fractions, 007 counts as a number.
         if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
             self._break_off("it holds digits behind a leading zero, as codes do")
             return

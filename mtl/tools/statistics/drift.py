@@ -204,7 +204,7 @@ def _compare_values(
 ) -> tuple[Shift, Shift]:
     nothing = Shift(what="", distance=math.nan, noise=math.nan)
     if before.kind == facts.TIME:
-        return nothing, nothing  # Later times in new rows are not drift.
+        return nothing, nothing  # New rows have later times, which is not drift.
     if before.texts is not None and after.texts is not None:
         return _compare_texts(before, after, chance)
     if before.numbers is not None and after.numbers is not None:
@@ -252,7 +252,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
 
 
 def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
-    """Return for each table its counts of the texts of all tables; 0 for texts that it lacks."""
+    """For each table, return its counts of all texts in any table; 0 for texts that it lacks."""
     encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
     places = encoded.indices.to_numpy()
     size, start, aligned = len(encoded.dictionary), 0, []

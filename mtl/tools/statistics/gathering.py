@@ -21,8 +21,8 @@ from mtl.tools.statistics import facts, tables
 
 # The number of blocks that are read ahead. A block may hold many megabytes.
 _AHEAD = 2
-# The assumed number of columns in JSON lines, whose columns are only known after a pass. The
-# columns share the memory.
+# The assumed number of columns in JSON lines, whose columns are only known after a pass. The memory
+# is divided among this number of columns.
 _KEYS = 64
 _LIST, _TEXT = "list", "text"
 _EMPTY = ("",)  # In all formats, an empty text is a missing value, as in training.

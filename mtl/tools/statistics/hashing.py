@@ -102,8 +102,8 @@ def _hash_block(texts: pa.Array) -> np.ndarray:
     powers = np.multiply.accumulate(places)
     terms = order.mix_bits(content.astype(np.uint64) + np.uint64(1)) * powers[:-1]
     sums = np.concatenate([np.zeros(1, np.uint64), np.add.accumulate(terms)])
-    # Divide by the power at the start of a text, so that the hash does not depend on the position
-    # of the text.
+    # Divide by the power of the base at the start of a text, so that the hash does not depend on
+    # the position of the text.
     places[1:] = _INVERSE
     inverses = np.multiply.accumulate(places)
     totals = (sums[ends[1:]] - sums[ends[:-1]]) * inverses[ends[:-1]]

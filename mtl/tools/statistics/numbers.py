@@ -12,7 +12,7 @@ import numpy as np
 
 from mtl.tools.statistics import hashing
 
-# The number of numbers that wait to be sorted together.
+# The number of added numbers that are collected before they are sorted together.
 _WAITING = 1 << 15
 # The number of numbers in a full level of the sketch.
 _LEVEL = 1 << 14
@@ -92,7 +92,8 @@ class Numbers:
       greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: the number by which the count of a frequent number may be too low at most.
+      lost: the largest error of the count of a frequent number. Counts are never too high, but may
+          be too low.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -150,7 +151,8 @@ class Numbers:
         if self._levels is not None:
             self._add_to_sketch(values, counts)
             self._distinct.add(hashing.hash_numbers(values))
-            # Only the sketch counts numbers that occur once, because the table would be full again.
+            # Only the sketch counts numbers that occur once, because such numbers would soon fill
+            # the table again.
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]
@@ -227,8 +229,8 @@ class Numbers:
         # `is_exact` moves waiting numbers into the sketch, whose moves are counted below.
         if self.is_exact:
             return 0.0
-        # A move to a higher level errs by at most one number of the level, upwards and downwards in
-        # turns.
+        # Each move to a higher level shifts ranks by at most one number of the level, alternately
+        # upwards and downwards.
         errors = [(moves + 1) // 2 << level for level, moves in enumerate(self._moves)]
         return sum(errors) / self.count
 
@@ -280,7 +282,8 @@ class Numbers:
         # The last factor corrects rounding: 0.07 * 100 is 7.000000000000001, whose ceiling is 8.
         ranks = np.ceil(np.asarray(shares) * totals[-1] * (1 - 1e-12))
         places = np.searchsorted(totals, np.clip(ranks, 1, totals[-1]))
-        # The sketch may have dropped the least and the greatest number, so use the attributes.
+        # The sketch may have dropped the least and the greatest number, so use the attributes
+        # `least` and `greatest`.
         ends = {0.0: self.least, 1.0: self.greatest}
         return [ends.get(s, values[p].item()) for s, p in zip(shares, places, strict=True)]
 

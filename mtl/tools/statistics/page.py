@@ -28,7 +28,7 @@ def write(
 
     Args:
       path: the path of the HTML file.
-      datasets: the statistics of the data sets; unused with `compared`.
+      datasets: the statistics of the data sets; not used if `compared` is given.
       compared: the comparison of two data sets; None to describe `datasets`.
       threshold: the distance in [0, 1] above which a field drifts, if the distance also exceeds its
         noise.
@@ -188,7 +188,8 @@ def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> bl
     """Return pictures of all columns that can be drawn.
 
     Args:
-      sides: {name: data set}. Each picture shows the same column of all data sets.
+      sides: {name of a data set: its statistics}. Each picture shows the same column of all data
+        sets.
       names: the names of columns that all data sets have.
     """
     pictures = []

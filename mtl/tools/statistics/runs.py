@@ -32,8 +32,9 @@ from mtl.tools.reports import splits as splits_lib
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
-# {type: value that stands for a missing value while a split is read}. Otherwise, missing values
-# would look like defaults. The types bool and uint8 have no value to spare.
+# {type: value that stands for a missing value while a split is read}. Without such a value, missing
+# values would look like defaults. Every value of the types bool and uint8 may be a real value, so
+# these types have no entry.
 _GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
 _KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
 
@@ -331,7 +332,7 @@ def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: Any) -> pa
         is_value = ~_are_marks(values.values, mark)
         if present is not None:
             is_value &= present.values
-        # A list of a mark alone becomes empty, as it is a missing label.
+        # A list that holds only a mark becomes empty, because the list is a missing label.
         ends = np.concatenate([[0], np.cumsum(is_value)])[values.row_splits]
         flat = _to_flat(values.values[is_value], None, None)
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
@@ -340,7 +341,8 @@ def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: Any) -> pa
     is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)
     if present is not None:
         is_row &= present.reshape(len(values), -1).any(axis=1)
-    # A row without values becomes an empty list. A missing value in another row becomes null.
+    # A row without values becomes an empty list. A missing value in a row with other values becomes
+    # null.
     flat = _to_flat(values[is_row].reshape(-1), mark, None)
     ends = np.concatenate([[0], np.cumsum(is_row * math.prod(values.shape[1:]))])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)

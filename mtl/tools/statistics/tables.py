@@ -65,13 +65,13 @@ class Table:
 
     @property
     def has_cells(self) -> bool:
-        """True if all values are texts, whose content shows the type of a column."""
+        """True if files store all values as texts, whose content decides the type of a column."""
         return self.format in (CSV, SHEET)
 
     def holds_cells(self, name: str) -> bool:
-        """Return True if the values of a column are texts, whose content shows its type.
+        """Return True if files store a column as texts, whose content decides the column's type.
 
-        Names of folders, such as year=2024, give such texts.
+        Columns from names of folders, such as year=2024, hold such texts.
         """
         return self.has_cells or name in self._of_folders
 
@@ -147,7 +147,7 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
     """Yield all rows of a table in blocks.
 
     Args:
-      table: the files.
+      table: the table whose files are read.
       names: the names of the columns to yield; None for all columns.
 
     Raises:
@@ -191,7 +191,7 @@ def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
 
 
 def _decode_folders(table: Table, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Replace the dictionaries of columns that folder names give by plain texts."""
+    """Turn columns from folder names, which have dictionary types, into columns of plain texts."""
     return {
         name: values.dictionary_decode()
         if table.holds_cells(name) and pa.types.is_dictionary(values.type)

@@ -23,7 +23,7 @@ def shorten(text: str, most: int) -> str:
     """Return a text in one line; if it is too long, "…" replaces its middle.
 
     Args:
-      text: the text.
+      text: the text to shorten.
       most: the largest number of characters in the line.
     """
     text = checks.escape(text)
@@ -49,11 +49,11 @@ def show_number(value: float) -> str:
     """Return a number as a short text.
 
     Args:
-      value: the number.
+      value: the number to show.
 
     Returns:
-      All digits of a whole number if they are not too many, and otherwise four significant digits;
-      "" for NaN.
+      All digits of a whole number below 1e12, or below 1e9 for a float; four significant digits of
+      other numbers; "" for NaN.
     """
     if value != value:
         return ""

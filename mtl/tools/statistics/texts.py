@@ -15,7 +15,7 @@ MOST_VALUES = 200_000
 """The largest number of distinct texts that are counted exactly."""
 # The largest number of bytes in all distinct texts for which counts are exact.
 _MOST_BYTES = 1 << 26
-# The number of counts of blocks that wait to be merged into the table.
+# The number of counts that are collected from blocks before they are merged into the table.
 _WAITING = 1 << 15
 
 
@@ -24,7 +24,7 @@ class Texts:
 
     A table adds up the counts of the texts in all blocks. If the table becomes too long, the rarer
     half of its texts is dropped. After a drop, counts may be too low by at most `lost`, which is
-    the sum of the largest counts that each drop has lost.
+    the sum of the largest dropped count over all drops.
 
     Args:
       most: the largest number of distinct texts in the table.
@@ -36,7 +36,8 @@ class Texts:
       bytes: the number of bytes in all added texts.
       shortest: the number of bytes in the shortest text; 0 without a text.
       longest: the number of bytes in the longest text; 0 without a text.
-      lost: the number by which a count may be too low at most; 0 if counts are exact.
+      lost: the largest error of a count, which may be too low but never too high; 0 if counts are
+          exact.
     """
 
     def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):

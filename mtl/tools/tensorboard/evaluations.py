@@ -182,7 +182,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     ) -> list[tuple[str, bool]]:
         return [
             _tell_prediction(self._heads[task], {name: value[row] for name, value in out.items()})
-            # With more lines, the caption would be higher than the image.
+            # If a caption had more lines, the caption would be higher than the image.
             for task, out in list(batch.items())[:_MOST_LINES]
         ]
 

@@ -21,8 +21,8 @@ from tensorboard.plugins.text import metadata as text_metadata
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 
-# Fields of an experiment that change the learned model. Other fields say, for example, where
-# outputs go.
+# Fields of an experiment that change the learned model. Other fields of an experiment say, for
+# example, where outputs go.
 _LEARNED = ("data", "model", "run", "warm_start")
 _LEFT_OUT = (
     "data.source",

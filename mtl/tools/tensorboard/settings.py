@@ -76,7 +76,8 @@ class Items:
         tasks.
       roc_curves: a picture of the ROC curves of each task with classes.
       reliability: a picture for each task with classes, which shows the share of positive labels in
-        each bin of predicted probabilities; the bins are those of the metric `calibration_error`.
+        each bin of predicted probabilities; the bins are the same as in the metric
+        `calibration_error`.
       prediction_histograms: histograms of the predicted probabilities of each task with classes.
       variables: patterns of names. Histograms only show variables that match a pattern; () for all
         variables.

@@ -19,7 +19,7 @@ from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
 _TOPS = ("features", "network", "head")
-# Ops that only pass an input on. The graph shows the input in place of the op.
+# Ops that only pass an input on. The drawn graph shows the input in place of such an op.
 _SAME = (
     "Identity",
     "IdentityN",

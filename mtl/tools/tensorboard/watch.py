@@ -23,7 +23,7 @@ from mtl.variables import patterns, stacks
 
 Pairs = list[tuple["tf.Variable", types.Gradient]]
 Entries = list["tf.Tensor"]
-"""The weights of variables before a step, [N] each; of a table, only rows that are looked up."""
+"""The weights of variables before a step, [N] each; for a table, only rows that are looked up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Watch(types.StepExtension):
             return forward
 
         def build_pass(features: Any, labels: Any) -> whole_batch.ForwardPass:
-            # Further micro-batches and passes build the same ops again, so record only the first.
+            # Further micro-batches and passes build the same ops again, so record only the first
+            # pass.
             if self._is_built:
                 return forward(features, labels)
             self._is_built = True
@@ -266,7 +267,7 @@ def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable])
 
 
 def _read_entries(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
-    """Return the entries of a variable, [N]; for a table, only those of rows with a gradient."""
+    """Return the entries of a variable, [N]; for a table, only the rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         # `unique` keeps the order, so rows before and after the update have the same order.
         values = tf.gather(variable, tf.unique(gradient.indices).y)

@@ -79,8 +79,8 @@ class Record:
         """Describe the folder and the destination of the stored id if it belongs to another run.
 
         Returns:
-          A text with the folder or the destination that is stored with the id, or with both, if
-          they differ from those of this run; "" if neither differs.
+          A text with the stored folder or the stored destination, or with both, if they differ from
+          the folder and the destination of this run; "" if neither differs.
         """
         content = self._read("run")
         stored = {
@@ -98,7 +98,7 @@ class Record:
         """Delete the stored id and steps, so that later reports begin a new run or a new part."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
-        # Only the first part begins a new run; later parts continue it.
+        # Only the first part begins a new run; later parts continue this run.
         if self._whole and self._part and self._part.is_first:
             self._whole.forget()
 

@@ -113,7 +113,7 @@ class Reporter:
         self._add_report(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file or a folder to the tracked run. The tracker reads it later.
+        """Add a file or a folder to the tracked run. The tracker reads the file later.
 
         Args:
           path: the path of the file or folder.

@@ -47,7 +47,8 @@ class Reporting:
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""
-        # The chief has all metrics of the workers and parameter servers, so they do not report.
+        # The chief has all metrics of the workers and parameter servers, so only the chief and an
+        # evaluator report.
         reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
         return Report(run, self.trackers) if reports and self.trackers else None
 

@@ -22,8 +22,8 @@ class Tracked(hooks.StepHook):
       result: the result of a training step, with its scalars.
       every_steps: the number of steps between two reports.
       batch_size: the number of rows in a step, of all replicas together.
-      log: a function that gets "train", the step and {name: value}. The function must return at
-        once.
+      log: a function that gets "train", the step and {name: value}. The function `log` must return
+        at once.
     """
 
     def __init__(

@@ -155,7 +155,7 @@ class Encoder:
         }
 
     def _count_rows(self, columns: Mapping[str, Any]) -> int:
-        """Return the number of rows; fail if columns differ in length or a column is no feature."""
+        """Return the number of rows; fail if columns differ in length or are not features."""
         for name in columns:
             if name not in self.features:
                 raise ValueError(f"unknown feature {name!r}; known are {', '.join(self.features)}")
@@ -420,7 +420,7 @@ def _hash_to_64(data: bytes, size: int) -> int:
 
 def _hash_32_bytes(data: bytes, place: int, a: int, b: int) -> tuple[int, int]:
     """Hash 32 bytes with two seeds."""
-    # FarmHash's WeakHashLen32WithSeeds.
+    # This function is WeakHashLen32WithSeeds of FarmHash.
     w, x, y, z = (_fetch(data, place + step) for step in (0, 8, 16, 24))
     a += w
     b = _rotate(b + a + z, 21)

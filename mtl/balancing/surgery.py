@@ -184,6 +184,7 @@ class Combine(types.Surgery):
         batch_gradients = task_gradients.BatchGradients(
             whole, variables, self._check_representation
         )
+        self._check_tasks(batch_gradients, list(losses))
         # The gradients are combined in one of three ways:
         # - by coordinate, if the method is a `CoordinateMethod`, such as GradDrop;
         # - by decisions, if weights are decided at some steps only, or from samples of the batch.
@@ -200,6 +201,23 @@ class Combine(types.Surgery):
         gradients, monitors = combine(batch_gradients, losses)
         # The losses of the replicas add up to the loss of the whole batch, and so do the gradients.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
+
+    def _check_tasks(
+        self, batch_gradients: task_gradients.BatchGradients, names: Sequence[str]
+    ) -> None:
+        """Raise an error if a task trains shared variables, but has no gradient to compare."""
+        if self.on == "parameters" and not self.scopes:
+            return
+        first = batch_gradients.first
+        uncompared = first.list_uncompared(self._list_compared(first))
+        where, value = "Combine.on", self.on
+        rule = 'be "parameters" for losses that reach shared variables on other paths'
+        if self.scopes:
+            where, value, rule = "Combine.scopes", self.scopes, "match a variable of each loss"
+        # If no task is compared, a later error says which tensor affects no loss.
+        is_fine = len(uncompared) in (0, len(names))
+        tasks = ", ".join(names[task] for task in uncompared)
+        checks.require(is_fine, where, rule, value, f"Of {tasks}, no gradient is compared.")
 
     def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if self.on == "parameters":

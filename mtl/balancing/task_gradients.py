@@ -226,6 +226,25 @@ class TaskGradients:
         names = {patterns.variable_name(variable) for variables in groups for variable in variables}
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
+    def list_uncompared(self, compared: Sequence[int] = ()) -> list[int]:
+        """Return the numbers of the tasks that train shared variables, but are not compared.
+
+        An example is a loss with a forward pass of its own: the representation of the first pass
+        does not affect the loss, so the loss has no gradient there, and would get the weight 0.
+
+        Args:
+          compared: the indices of the variables by which gradients are taken; not used if there is
+            a representation.
+        """
+        columns = self.at_representation or [self.at_variables[n] for n in compared]
+        shared = [self.at_variables[n] for n in self.shared]
+        return [
+            task
+            for task in range(len(self.losses))
+            if any(column[task] is not None for column in shared)
+            and all(column[task] is None for column in columns)
+        ]
+
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
         """Return the leaves of the representation or, without a representation, of some variables.
 

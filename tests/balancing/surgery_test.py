@@ -556,6 +556,28 @@ def test_method_settings(make, message):
 
 
 @pytest.mark.medium
+def test_a_loss_beside_the_compared_gradients_is_refused():
+    """A second forward pass does not go through the representation: it would get the weight 0."""
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        trunk, top = (tf1.get_variable(name, [2]) for name in ("trunk", "top"))
+        first, second = trunk * 2, trunk * 3
+        names = {"a": first * top, "b": first, "noise": second * top}
+        losses = {name: tf.reduce_sum(value) for name, value in names.items()}
+        batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses, [first]))
+        part = surgery.Combine(method=methods.MGDA(), on="representation")
+        message = (
+            'Combine.on must be "parameters" for .* got .representation.. Of noise, no gradient'
+        )
+        with pytest.raises(ValueError, match=message):
+            part(losses, [trunk, top], batch)
+        part = surgery.Combine(method=methods.MGDA(), scopes=["top"])
+        with pytest.raises(ValueError, match="Combine.scopes must match a variable of each loss, "):
+            part(losses, [trunk, top], batch)
+        surgery.Combine(method=methods.MGDA())(losses, [trunk, top], batch)
+
+
+@pytest.mark.medium
 def test_what_does_not_suit_the_network():
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()

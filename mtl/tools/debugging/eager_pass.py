@@ -104,8 +104,7 @@ def run_eagerly(
         tf.Graph().as_default() as scratch,  # Collections and the random seed belong to this graph.
     ):
         tf1.set_random_seed(experiment.run.seed)
-        # A variable that the code creates gets its value from the variable's
-        # name in the checkpoint.
+        # Each variable that the code creates gets the value that the checkpoint has for its name.
         with eager.execute_eagerly(), eager.create_variables(weights):
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)

@@ -210,14 +210,17 @@ class Combine(types.Surgery):
             return
         first = batch_gradients.first
         uncompared = first.list_uncompared(self._list_compared(first))
-        where, value = "Combine.on", self.on
-        rule = 'be "parameters" for losses that reach shared variables on other paths'
+        where, rule = (
+            "Combine.on",
+            'be "parameters" for losses that reach shared variables on other paths',
+        )
         if self.scopes:
-            where, value, rule = "Combine.scopes", self.scopes, "match a variable of each loss"
+            where, rule = "Combine.scopes", "match a variable of each loss"
         # If no task is compared, a later error says which tensor affects no loss.
         is_fine = len(uncompared) in (0, len(names))
         tasks = ", ".join(names[task] for task in uncompared)
-        checks.require(is_fine, where, rule, value, f"Of {tasks}, no gradient is compared.")
+        fix = f"Of {tasks}, no gradient is compared."
+        checks.require(is_fine, where, rule, self.scopes or self.on, fix)
 
     def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if self.on == "parameters":

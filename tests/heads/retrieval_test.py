@@ -186,6 +186,12 @@ def test_items_that_meet_in_a_bucket_keep_the_larger_gap():
     assert np.exp(shares[1]) == pytest.approx(1 / 100)
 
 
+def test_all_buckets_of_all_hashes_have_int32_numbers():
+    heads.StreamedFrequency(buckets=2**30, hashes=1)
+    with pytest.raises(checks.UserError, match="be at most 2147483646 for all hashes together"):
+        heads.StreamedFrequency(buckets=2**30, hashes=2)
+
+
 def test_names_of_items_are_counted_alike():
     vectors, labels = drawn()
     plain = head(item_counts=COUNTS)

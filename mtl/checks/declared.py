@@ -10,12 +10,13 @@ Convolution(filters=0)     # UserError: Convolution.filters must be at least 1, 
 
 A check is a function (where, value) that raises a `UserError`, such as `checks.positive`, or an
 instance of a class in `mtl.checks.rules`. The types int, float, str and bool, and lists and maps of
-them, are checked, too. A setting with the annotation `X | None` also allows None. `__post_init__`
-runs after the checks of single settings, and checks only rules about several settings.
+these types, are checked, too. A setting with the annotation `X | None` also allows None.
+`__post_init__` runs after the checks of single settings, and checks only rules about several
+settings.
 
 We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. attrs
 and pydantic would replace the errors of this project. This module makes plain dataclasses, because
-the parts of users and `dataclasses.replace` need them.
+`dataclasses.replace`, and parts that users write, need plain dataclasses.
 """
 
 from __future__ import annotations

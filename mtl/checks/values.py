@@ -13,7 +13,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
-# The largest number of characters of a value, and of a whole error.
+# An error quotes at most `_LONGEST` characters of a value, and has at most `_LONGEST_LINE`
+# characters.
 _LONGEST = 500
 _LONGEST_LINE = 2000
 # Matches line ends, control codes of terminals, and characters that UTF-8 cannot encode.

@@ -45,9 +45,9 @@ with deferred.imports():
 
 ENDINGS = (*partitions.ENDINGS, *sheets.ENDINGS)
 _SHARD = re.compile(r"-\d+-of-\d+$")
-# Evaluation and statistics take this number of rows at once.
+# Evaluation and statistics read a split in batches of `_BLOCK` rows.
 _BLOCK = 4096
-# `scan` turns this number of rows into Python objects at once.
+# `scan` turns `_SCANNED` rows into Python objects at once.
 _SCANNED = 1000
 # A split that takes more than `_MEMORY_SHARE` of the memory is read in windows of `_WINDOW` rows.
 _MEMORY_SHARE, _WINDOW = 0.5, 500_000
@@ -86,8 +86,8 @@ class Arrow(types.Source):
         get a text column `year`.
       data_dir: the folder in which relative paths start; "" is the current folder.
       rename: {field: column}, if the column has another name than the field.
-      cells: the settings by which texts are read, such as the marks of absent values; see
-        `frames.Table`.
+      cells: the settings that say how texts are parsed, such as the texts that mark absent values;
+        see `frames.Table`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
         shuffled well only if a window holds many blocks. With None, a split that fits into half of
@@ -103,7 +103,8 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
+    # The repr leaves out these settings, because a resumed run compares the repr with the saved
+    # repr, which lacks the settings if an older version saved it.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
     sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
         default="", repr=False
@@ -126,7 +127,7 @@ class Arrow(types.Source):
         return "int64" if is_number else "string"
 
     def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the row numbers of a split, int64 [N], which the metadata of its files give.
+        """Return the row numbers of a split, int64 [N], counted from the metadata of its files.
 
         Return None if training reads the split in windows of rows.
         """
@@ -210,7 +211,8 @@ class Arrow(types.Source):
         with lock:
             for key in [key for key in cache if key[0] == split]:
                 del cache[key]
-        # The files are opened now, so that a missing column is an error of this call.
+        # Open the files now, so that this call, not the returned iterator, raises the error for a
+        # missing column.
         parts = self._read_parts(list(self._open_files(split, fields)), fields)
         return (self._pack(place, table, fields) for place, table in parts)
 
@@ -281,7 +283,8 @@ class Arrow(types.Source):
 
     def _measure(self, split: str) -> tuple[int, int]:
         """Return the number of rows of a split, and its uncompressed size in bytes."""
-        if split not in self._sizes:  # A compressed Feather file is read as a whole.
+        # Cache the result, because a compressed Feather file has to be read as a whole.
+        if split not in self._sizes:
             parts = [part for path in self._find(split) for part in self._open(path)[1]]
             rows, size = sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts)
             self._sizes[split] = rows, size
@@ -369,10 +372,10 @@ def to_table(
 
     Args:
       place: the names of the file and of its part, with which error messages begin.
-      table: the rows.
+      table: the rows, as a table of Arrow.
       column_names: {field: column}.
       fields: {name: field}.
-      cells: settings for texts.
+      cells: the settings for parsing texts; see `Arrow.cells`.
       first_row: the number of the first row of `table` in its part of the file.
 
     Raises:
@@ -403,10 +406,10 @@ def read_fields(
 
     Args:
       place: the names of the file and of its part, with which error messages begin.
-      table: the rows.
+      table: the rows, as a table of Arrow.
       column_names: {field: column}.
       fields: {name: field}.
-      cells: settings for texts.
+      cells: the settings for parsing texts; see `Arrow.cells`.
       first_row: the number of the first row of `table` in its part of the file.
 
     Raises:
@@ -427,7 +430,7 @@ def _read_rows(
     cells: csv.Csv,
     first_row: int = 0,
 ) -> dict[str, Any]:
-    """Return {field: B values} row by row, with the fields that count the items of nested lists."""
+    """Read fields row by row, with the counts of the items of nested lists: {field: B values}."""
     if not column_names:
         return {}
     names = (*column_names, *map(spec_lib.counts_name, column_names))
@@ -504,7 +507,7 @@ def _open_parquet(path: str, encodes_texts: bool) -> tuple[pa.Schema, list[Part]
 
 
 def _find_texts(metadata: Any, schema: pa.Schema) -> list[str]:
-    """Return the paths of the columns of texts, and of lists of texts, in a Parquet file."""
+    """Return the paths of the columns of a Parquet file that contain texts or lists of texts."""
     names = [field.name for field in schema if columns.is_text(field.type)]
     lists = tuple(f"{field.name}." for field in schema if columns.is_text_list(field.type))
     paths = (metadata.schema.column(index).path for index in range(metadata.num_columns))
@@ -515,7 +518,7 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
-    # The metadata hold the number of rows of the file, which is the number of a single stripe.
+    # A single stripe has all rows of the file, and the metadata hold the number of these rows.
     if file.nstripes < 2:
         return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
 
@@ -559,7 +562,7 @@ def read_part(path: str, part: Part, names: Sequence[str]) -> pa.Table:
 
 
 def check_columns(path: str, column_names: Mapping[str, str], schema: pa.Schema) -> None:
-    """Fail unless a file has exactly one column of each name.
+    """Fail unless a file has exactly one column of each name in `column_names`.
 
     Args:
       path: the path of the file, which error messages name.

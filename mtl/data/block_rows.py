@@ -21,7 +21,8 @@ from mtl.data import memory_rows, packed, windows
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-# Evaluation reads the blocks in order, but its threads may be a few blocks apart.
+# `BlockRows` keeps this number of blocks. Evaluation reads the blocks in order, but its threads may
+# be a few blocks apart.
 _BLOCKS = 4
 # Memory holds the current window, the next window, and the blocks that fill the next window.
 _WINDOWS = 3
@@ -89,7 +90,7 @@ class Windowed:
         """Return an endless dataset of raw batches for `decode`.
 
         Args:
-          plan: the order.
+          plan: the order in which steps take the rows.
           num_shards: the number of processes, which get equal shares of every batch.
           shard: the index of this process, from 0.
           start_step: the step of the first batch.
@@ -135,7 +136,7 @@ class Windowed:
         return self._layout.unpack([batch[str(index)] for index in range(len(batch))], None)
 
     def _make_rows(self, values: Mapping[str, packed.Values]) -> memory_rows.Rows:
-        """Return the rows of a window; a single thread calls it for one window after the other."""
+        """Return the rows of a window; only one thread calls this method, window by window."""
         return memory_rows.Rows(self._layout, values)
 
     def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
@@ -158,10 +159,10 @@ class _WindowReader:
     """Serves rows of the current window, while a thread reads the next window.
 
     Args:
-      plan: the order.
+      plan: the order in which steps take the rows.
       layout: the positions of the fields in memory.
       fields: {name: field}.
-      blocks: the blocks.
+      blocks: the blocks of the split.
       positions: the positions in a batch whose rows this process reads, int64 [P].
       make_rows: a function from the values of a window, {field: values}, to its rows in memory.
     """
@@ -205,13 +206,13 @@ class _WindowReader:
         return memory_rows.take_by_group(self._layout, keys, take)
 
     def _wait(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
-        """Return the rows of a window, lane by lane, and the order of each lane, [lanes, rows]."""
+        """Return the rows of a window by lane, and the random order of each lane, [lanes, rows]."""
         key, following = (epoch, window), self._plan.find_next(epoch, window)
         current = self._reading.get(key) or self._thread.submit(self._read, *key)
         result = current.result()
         # The thread reads the next window while training takes the rows of this window. A single
-        # thread reads all windows in order, because `_read` hands open blocks on to the next
-        # window.
+        # thread reads all windows in order, because `_read` keeps the blocks that continue in the
+        # next window.
         coming = self._reading.get(following) or self._thread.submit(self._read, *following)
         self._reading = {key: current, following: coming}
         return result

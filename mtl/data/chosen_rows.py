@@ -5,7 +5,7 @@ class EvenRows(chosen_rows.ChosenRows):
     def find_choice(self, split):
         return chosen_rows.Choice(lambda rows, keys: rows % 2 == 0) if split == "train" else None
 
-All ways to read the source give the same rows: records, blocks, rows by number, and values.
+Every way to read a split gives the same rows: as records, in blocks, by row number, or as values.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from mtl.data import packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# Rows are read in batches of this number, which fit into memory even with images.
+# Batches of `_ROWS_AT_ONCE` rows fit into memory even if the rows have images.
 _ROWS_AT_ONCE = 256
-# `scan` selects among this number of rows at once, because each selection by keys runs a graph.
+# `scan` selects among `_SCANNED` rows at once; with keys, among more rows, because each selection
+# by keys runs a graph.
 _SCANNED, _SCANNED_WITH_KEYS = 64, 1024
 # {type: the value that stands for an absent key}.
 _ABSENT = {"string": "", "int64": spec_lib.MISSING["int64"]}
@@ -53,7 +54,7 @@ class ChosenRows(types.Source):
     """A source that selects rows of one split of another source; other splits are unchanged.
 
     Attributes:
-      source: the other source.
+      source: the source whose rows are selected.
       split: the split from which rows are selected.
     """
 
@@ -130,12 +131,13 @@ class ChosenRows(types.Source):
         choice = self.find_choice(split)
         if choice is None:
             return self.source.records(split)
-        # In batches, because a selection row by row takes 20 to 90 microseconds for each row.
+        # Select in batches, because a selection row by row takes 20 to 90 microseconds for each
+        # row.
         batches = source_lib.batch(self.source.records(self.split), _ROWS_AT_ONCE)
         return _choose(functools.partial(self._apply_choice, choice), batches).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of a split in batches; None if the inner source has none."""
+        """Return the raw records of a split in batches; None if the inner source has no batches."""
         choice = self.find_choice(split)
         read_blocks = types.read_shortcut(self.source, "blocks")
         blocks = read_blocks(split if choice is None else self.split)
@@ -146,8 +148,8 @@ class ChosenRows(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (location, values or error) for each record of a split.
 
-        If the selection reads keys, every split reports unreadable records, because their split is
-        unknown.
+        If the selection reads keys, every split reports all unreadable records, because the split
+        of an unreadable record is unknown.
         """
         choice = self.find_choice(split)
         rows = self.source.scan(split if choice is None else self.split, spec)
@@ -163,7 +165,7 @@ class ChosenRows(types.Source):
             values = _join_keys([row_keys for (_, row_keys), _ in block], fields)
             mask = _decide(choice, np.arange(start, start + len(block)), values)
             start += len(block)
-            # An unreadable record has no key.
+            # An unreadable record has no key, so every split reports it.
             are_bad = (bool(choice.keys) and isinstance(row[1], str) for _, row in block)
             marked = zip(block, mask, are_bad, strict=True)
             yield from (row for (_, row), is_chosen, is_bad in marked if is_chosen | is_bad)
@@ -239,7 +241,7 @@ class ChosenRows(types.Source):
     def _read_all_keys(
         self, choice: Choice, read: Callable[[str, spec_lib.Spec], Any]
     ) -> tuple[Any, Mapping[str, spec_lib.Field]]:
-        """Return the keys of all rows, and the fields of the keys; None and {} without keys.
+        """Return the keys of all rows, and the fields of the keys; None and {} if there are none.
 
         Args:
           choice: the rule of selection.
@@ -256,7 +258,7 @@ class ChosenRows(types.Source):
         """Count the rows of the split `self.split`, and the rows that a rule selects.
 
         Args:
-          choice: the rule.
+          choice: the rule that selects rows.
 
         Returns:
           The number of all rows of the split, and the number of rows that the rule selects. At a
@@ -306,14 +308,14 @@ class ChosenRows(types.Source):
 
 
 def describe_left_out(source: Any, split: str = "train") -> list[str]:
-    """Return warnings about rows and splits that nobody reads, and about keys that no table has.
+    """Return warnings about rows and splits that are never read, and about keys that no table has.
 
     Args:
       source: a source; inner sources are included.
       split: the split whose keys are looked up in the tables.
 
     Raises:
-      UserError: no row has a key.
+      UserError: a field that decides the split of a row has no value in any row.
     """
     lines: list[str] = []
     while source is not None:
@@ -345,7 +347,7 @@ def list_splits(source: Any) -> list[str]:
     """Return the splits that the settings of a source, or of its inner sources, name.
 
     Args:
-      source: any source.
+      source: a source with or without inner sources.
 
     Returns:
       The splits, outer sources first. A split that several settings name occurs several times.
@@ -360,11 +362,11 @@ def list_splits(source: Any) -> list[str]:
 
 
 def require_split(source: Any, split: str) -> None:
-    """Fail if neither a `ChosenRows` nor the files inside have a split; name the splits of both.
+    """Fail if neither a `ChosenRows` nor its files have a split; the error lists all their splits.
 
     Args:
       source: any source; only a `ChosenRows` around a source of files is checked.
-      split: the split.
+      split: the name of the split, such as "train".
 
     Raises:
       UserError: the split does not exist.
@@ -385,8 +387,8 @@ def read_fields(
     """Yield {feature: values} for all rows of a split, one batch at a time.
 
     Args:
-      source: the source.
-      split: the split.
+      source: the source of the rows.
+      split: the name of the split, such as "train".
       spec: the features to read.
 
     Raises:
@@ -498,11 +500,11 @@ def _cut_values(
     fields: Mapping[str, spec_lib.Field],
     key_fields: Mapping[str, spec_lib.Field],
 ) -> Iterator[dict[str, packed.Values]]:
-    """Yield the selected rows of blocks; the blocks of keys may have other sizes."""
+    """Yield the selected rows of each block; blocks of `keys` may have other sizes."""
     masks, mask, start = _decide_blocks(choice, keys, key_fields), np.zeros([0], bool), 0
     for block in blocks:
         count = _count_rows(block, fields)
-        # Keys are read as far as the rows, because a caller may stop after some blocks.
+        # Read keys only up to the end of this block, because a caller may stop after some blocks.
         while len(mask) < count and (part := next(masks, None)) is not None:
             mask = np.concatenate([mask, part])
         is_chosen, mask = mask[:count], mask[count:]
@@ -545,7 +547,7 @@ def _cut_blocks(
 
     def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
         values = blocks.read(numbers[block], fields)
-        # With `count`, because the last byte may have bits behind the last row.
+        # `count` drops the padding bits of the last byte.
         bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
         places = np.flatnonzero(bits)
         return {name: packed.choose(values[name], places, field) for name, field in fields.items()}

@@ -22,14 +22,15 @@ import numpy as np
 from mtl import types
 from mtl.data import order
 
-# A draw is divided into this number of parts, so that sums over passes are exact integers.
+# Fractions of a draw are counted in units of 1 / `_PARTS`, so that sums over passes are exact
+# integers.
 _PARTS = 1 << 20
-# Draws are counted for this number of passes at once.
+# `ClassOrder` counts the draws of `_PASSES` passes at once.
 _PASSES = 64
 
 
 class ClassOrder(types.RowOrder):
-    """The row order of an endless stream of passes with a number of draws for each class.
+    """The row order of endless passes, each with a given number of draws from every class.
 
     After any pass, the number of draws that a class has had so far differs by at most about 1/2
     from the sum of the numbers that `find_due` returned for this class.
@@ -37,9 +38,9 @@ class ClassOrder(types.RowOrder):
     Args:
       rows: the row numbers of each class j, int64 [N_j].
       names: the name of each class, which seeds the order of its rows.
-      find_due: a function from a first pass and a stop pass, which is excluded, to the number of
-        draws that each class should get in each of these passes, float64 [passes, C]. Each of these
-        numbers of draws is at least 0, and not all are 0.
+      find_due: a function of `first` and `stop`, which returns the number of draws that each class
+        should get in each of the passes from `first` to `stop - 1`, float64 [passes, C]. Each
+        number is at least 0, and not all are 0.
       batch_size: the number of rows in a batch over all workers.
       seed: the seed of the random order of the rows.
       is_shuffled: False sorts the rows of each pass by their numbers.
@@ -64,7 +65,8 @@ class ClassOrder(types.RowOrder):
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
         self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
-        # The parts of draws before each block of passes, and the number of draws before each pass.
+        # `_due` has the draws of each class before each block of passes, in units of 1 / `_PARTS`,
+        # and `_starts` the number of all draws before each pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
         self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)
@@ -90,7 +92,7 @@ class ClassOrder(types.RowOrder):
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the draws of each class before each pass, in parts and whole, [passes + 1, C]."""
+        """Return each class's draws before each pass, in units of 1 / `_PARTS` and rounded."""
         first = block * _PASSES
         parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
         sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)

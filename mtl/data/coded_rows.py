@@ -25,28 +25,29 @@ from mtl.deferred import tf, tf1
 from mtl.step import codes
 
 Encode: TypeAlias = Callable[["tf.Tensor"], "tf.Tensor"]
-"""Turns values [N] of a field into ids, int64 [N]; its tables are part of the default graph."""
+"""A function from the values [N] of a field to ids, int64 [N], with tables in the default graph."""
 
 Encoders: TypeAlias = Mapping[str, Mapping[str, Encode]]
 """{field: {column: the function that looks up its ids}}"""
 
 # The number of distinct values that are looked up at once.
 _AT_ONCE = 1 << 20
-# Numbers of texts are int32.
+# Texts have int32 numbers, so there are fewer than `_MOST_TEXTS` numbers.
 _MOST_TEXTS = 1 << 31
-# The most elements of `Windowed.take_batches` between the reader and the step. Sixteen calls of
-# `Dataset.map` decode in parallel, and two elements are prefetched; the rest is for the buffers of
-# strategies.
+# At most this number of elements of `Windowed.take_batches` are between the reader and the step.
+# Sixteen calls of `Dataset.map` decode in parallel, and two elements are prefetched; the rest is
+# for the buffers of distribution strategies.
 _MOST_ELEMENTS = 64
 
 
-# The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].
-# The names start with NUL, so that they differ from all fields of the user.
+# The feature `_NUMBERS` of a batch holds the text numbers of all scalar fields, and `_IDS` holds
+# the ids of scalar fields: each is int32 [B, n]. The names start with NUL, so that they differ from
+# all fields of the user.
 _NUMBERS, _IDS = "\0numbers", "\0ids"
 
 
 class _Numbers(NamedTuple):
-    """An int32 field, such as the numbers of texts, as `memory_rows.Layout` needs it."""
+    """An int32 field, such as the numbers of texts, with all attributes that `Layout` reads."""
 
     shape: tuple[int | None, ...]
     is_ragged: bool
@@ -69,7 +70,7 @@ class Coding:
       other_ids: the pairs (field, column) with several ids in each row.
       fields: {name: field} of all fields in memory.
       added: the names of the features that a batch has in addition to the fields of `spec`.
-      texts: the distinct texts, which numbers replace in the batches.
+      texts: the distinct texts; batches contain the numbers of the texts instead.
     """
 
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
@@ -100,7 +101,7 @@ class Coding:
         return scalars, [field.name for field in texts if field.shape]
 
     def _divide_ids(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs (field, column) with one id in a row, and those with several ids."""
+        """Return the pairs (field, column) with one id in a row, and the pairs with several ids."""
         scalars: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for name, columns in self.encoders.items():
@@ -130,11 +131,11 @@ class Coding:
         """Replace texts by numbers, and look up the ids of fields.
 
         Args:
-          values: {field of the rows: its packed values}, of all fields of `spec`.
+          values: {name: packed values} of all fields of `spec`.
           look_up: the result of `open_lookups`.
 
         Returns:
-          {name of `fields`: its values}.
+          {name: values} of all fields in `fields`.
         """
         coded = {name: _Coded(values[name], self._spec.fields[name]) for name in self.encoders}
         tables = look_up([coded[name].distinct for name, _ in self._pairs])
@@ -166,7 +167,7 @@ class Coding:
 
         Args:
           values: {name: [B, ...]}.
-          spec: the specification.
+          spec: the specification of the fields to return.
           with_labels: False leaves out the labels.
 
         Returns:
@@ -198,7 +199,7 @@ def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
     """Return the columns of a matrix of numbers as int64; [] if the batch lacks the matrix."""
     if name not in features:
         return []
-    # One operation for all columns: a slice for each would take longer than the lookups.
+    # Use one op for all columns: a slice for each column would take longer than the lookups.
     return tf.unstack(tf.cast(features[name], tf.int64), axis=1)
 
 
@@ -206,7 +207,7 @@ class Texts:
     """Stores the distinct texts of rows, and finds a text by its number in the batches.
 
     Attributes:
-      most_rows: the texts of a window are dropped once this number of later rows is in batches;
+      most_rows: the texts of a window are dropped once batches contain this number of later rows;
         infinity keeps all texts.
     """
 
@@ -225,14 +226,15 @@ class Texts:
         """
         with self._lock:
             firsts = {name: self._ends.get(name, 0) for name in texts}
-            # The numbers of a long training begin anew before they exceed int32.
+            # In a long training, the numbers start again at 0 before they exceed int32.
             firsts = {
                 name: first if first + len(texts[name]) < _MOST_TEXTS else 0
                 for name, first in firsts.items()
             }
             self._ends = {name: first + len(texts[name]) for name, first in firsts.items()}
             self._parts.append(_TextPart(rows, firsts, texts))
-            # The last part is read ahead, and training has just begun with the part before.
+            # Do not count the last part, which is read ahead, and the part before it, with which
+            # training has just begun.
             while sum(part.rows for part in self._parts[1:-2]) >= self.most_rows:
                 del self._parts[0]
         return firsts
@@ -256,7 +258,7 @@ class Texts:
             if mask.any():
                 part_texts = part_texts.take(pa.array(places[mask]))
                 texts[mask] = part_texts.to_numpy(zero_copy_only=False)
-        assert None not in texts  # See `_MOST_ELEMENTS`.
+        assert None not in texts  # `_MOST_ELEMENTS` keeps all texts that batches in use need.
         return texts
 
 
@@ -290,7 +292,7 @@ class CodedRows(in_memory.InMemory):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn row numbers into {name: [B, ...]}, with numbers of texts, and ids; see `Coding`."""
+        """Turn row numbers into {name: [B, ...]}, with ids and numbers of texts; see `Coding`."""
         return self._coding.choose(self._take(batch), spec, with_labels)
 
     def _read(self, split: str) -> memory_rows.Rows:
@@ -301,7 +303,7 @@ class CodedRows(in_memory.InMemory):
 
 
 class CodedWindows(block_rows.Windowed):
-    """Makes training batches of a split that is read in blocks, with numbers of texts, and ids.
+    """Makes training batches, with ids and numbers of texts, from a split that is read in blocks.
 
     Args:
       spec: the fields of the rows.
@@ -325,7 +327,7 @@ class CodedWindows(block_rows.Windowed):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Turn a raw batch into {name: [B, ...]}, with numbers of texts, and ids; see `Coding`."""
+        """Turn a raw batch into {name: [B, ...]}, with ids and numbers of texts; see `Coding`."""
         return self._coding.choose(self._unpack(batch), spec, with_labels)
 
     def _make_rows(self, values: Mapping[str, packed.Values]) -> memory_rows.Rows:
@@ -337,7 +339,7 @@ class _Coded:
 
     Args:
       values: the values of all rows, as `packed.pack` returns them.
-      field: the field.
+      field: the field that has the values.
 
     Attributes:
       numbers: for each value, its number among the distinct values, int32: an array [N, ...] or
@@ -362,13 +364,13 @@ class _Coded:
         splits = values.splits
         if field.dtype == "string":  # Empty texts are dropped, as in `Spec.drop_empty_texts`.
             is_text = (distinct != b"")[numbers]
-            # The number of texts that are not empty in front of each place.
+            # Each row split becomes the number of texts before it that are not empty.
             splits = packed.count_splits(is_text)[splits]
             numbers = numbers[is_text]
         self.numbers = packed.Lists(numbers, splits)
 
     def take(self, table: np.ndarray) -> Any:
-        """Return the ids of all values, in the form of `numbers`, given ids of distinct values."""
+        """Return the ids of all values, in the form of `numbers`; `table` has the distinct ids."""
         if isinstance(self.numbers, packed.Lists):
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]
@@ -385,7 +387,8 @@ class _Coded:
 class Lookups:
     """Looks up the ids of distinct values.
 
-    All encoders share one graph: they may share tables, and a session takes milliseconds to make.
+    All encoders share one graph, because encoders may share lookup tables, and because a session
+    takes milliseconds to make.
 
     Args:
       encoders: functions that look up ids, each with the type of its field.
@@ -399,7 +402,8 @@ class Lookups:
                 placeholder = tf1.placeholder(kind, [None])
                 self._encodings.append((placeholder, tf.cast(encode(placeholder), tf.int32)))
             initializer = tf1.tables_initializer()
-        # Windows are looked up while another session waits for them, perhaps in all other threads.
+        # This session needs its own threads: the training session may block all shared threads
+        # while it waits for a window.
         config = tf1.ConfigProto(use_per_session_threads=True)
         self._session = tf1.Session(graph=graph, config=config)
         self._session.run(initializer)
@@ -427,7 +431,7 @@ def name_code(field: str, column: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodedPipeline(pipeline.Pipeline):
-    """A pipeline whose training batches contain numbers in place of texts, and ids: see `unpack`.
+    """A pipeline whose training batches contain ids, and numbers in place of texts; see `unpack`.
 
     Attributes:
       encoders: the functions that look up ids, {field: {column: function}}.
@@ -459,7 +463,7 @@ class CodedPipeline(pipeline.Pipeline):
     def unpack(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return a training batch's features with texts in place of numbers, and remember the ids.
 
-        Texts come from Python. A training step makes the texts of a feature only if it reads them.
+        Python code makes the texts of a feature, and only if the training step reads these texts.
 
         Args:
           features: the features of the batch, with numbers in place of texts, {name: [B, ...]}.
@@ -492,9 +496,9 @@ class CodedPipeline(pipeline.Pipeline):
         return tf.ragged.map_flat_values(make, numbers)
 
 
-# A `CodedPipeline` reads rows in the same order as a plain pipeline. With the same class name, the
-# records of its settings are also the same. `launch.debug` and later versions use these records to
-# find the state of the input.
+# A `CodedPipeline` reads rows in the same order as a plain pipeline. The same class name makes the
+# saved settings of both pipelines equal; by these settings, `launch.debug` and later versions find
+# the state of the input.
 CodedPipeline.__qualname__ = pipeline.Pipeline.__qualname__
 
 

@@ -25,7 +25,8 @@ from mtl.spec import literals
 
 # Float64 is exact for whole numbers up to 2^53. Arrow turns a column with nulls into floats.
 _EXACT = 2**53
-# To convert fewer values, threads would take longer than they save.
+# Tables with fewer values than `_CELLS_OF_THREADS` are converted without threads, because the start
+# of threads would take longer than they save.
 _CELLS_OF_THREADS = 1 << 16
 _NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
 
@@ -54,9 +55,9 @@ def read_column(
     """Convert a column to the values of a field.
 
     Args:
-      field: the field.
-      column: the column.
-      cells: settings for texts.
+      field: the field that gets the values.
+      column: the column, with N values.
+      cells: the settings that say how texts are parsed.
       fills_texts: True reads an absent text of a required field as an empty text, as in a
         DataFrame. If False, the function returns None for a column with an absent text of a
         required field, because such a text is an error in a CSV file.
@@ -80,14 +81,14 @@ def read_columns(
     cells: Cells,
     fills_texts: bool = True,
 ) -> dict[str, packed.Values]:
-    """Convert columns with `read_column`, and several large columns at the same time.
+    """Convert columns with `read_column`; threads convert the columns of a large table in parallel.
 
     Args:
-      table: the columns.
+      table: the columns, with N rows each.
       column_names: {field: column}.
       fields: {name: field}.
-      cells: settings for texts.
-      fills_texts: as in `read_column`.
+      cells: the settings that say how texts are parsed.
+      fills_texts: True reads absent texts as empty texts, as in `read_column`.
 
     Returns:
       {field: the values of N rows}, without the fields for which `read_column` returns None.
@@ -130,7 +131,7 @@ def guard(where: str, read: Callable[[], Any]) -> Any:
 
     Args:
       where: the file and the column, with which the message begins.
-      read: the function.
+      read: the function, which is called without arguments.
 
     Raises:
       UserError: Arrow or Python cannot read a value, such as a text that is not UTF-8, a time in an
@@ -261,7 +262,7 @@ def _read_texts(
 
 
 def _encode_texts(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Return the distinct texts of a column, each of which occurs in a row, and their numbers."""
+    """Return the distinct texts that occur in a column, and the number of the text in each row."""
     if pa.types.is_dictionary(column.type):
         encoding = _join_chunks(column.unify_dictionaries())
         numbers = encoding.indices.drop_null().to_numpy(zero_copy_only=False)
@@ -284,7 +285,7 @@ def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
 
     Args:
       texts: an Arrow array of texts [N]; nulls remain nulls.
-      form: the form.
+      form: the format of the numbers.
 
     Returns:
       An Arrow array of texts [N].
@@ -369,7 +370,7 @@ def _split_array(
 
 
 def _read_parts(dtype: str, texts: pa.Array) -> Any:
-    """Parse the parts of lists."""
+    """Convert the texts of list items to texts or numbers."""
     if dtype == "string":
         return packed.encode_texts(texts)
     return _parse(dtype, texts)

@@ -87,7 +87,8 @@ class Reader:
         return self._open(op, path, compression_type=compression, **sizes)
 
     def _open(self, op: Callable[..., Any], path: Any, **settings: Any) -> tf.data.Dataset:
-        # Classes of tf.data would save the paths of the copies in the state of an iterator.
+        # Use raw ops, because classes of tf.data would save the paths of the copies in the state of
+        # an iterator.
         is_path = tf.equal(tf.constant(self._paths), path)
         message = "a file that was read before the stop is not among the files of the split"
         check = tf.debugging.Assert(tf.reduce_any(is_path), [message, path])

@@ -25,7 +25,7 @@ from mtl.spec import literals
 
 # Extensions of the names of files with delimited text.
 ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
-# An error about fields that are decoded together names at most this number of fields.
+# An error about fields that are decoded together names at most `_LISTED` fields.
 _LISTED = 3
 
 
@@ -75,7 +75,8 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
-    # repr=False: a run compares its repr with a saved repr, which may lack these settings.
+    # The repr leaves out these settings, because a resumed run compares the repr with the saved
+    # repr, which lacks the settings if an older version saved it.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
     weight_delimiter: Annotated[str, weighted_lists.check_delimiter] = dataclasses.field(
         default=":", repr=False
@@ -104,8 +105,8 @@ class Csv(types.Source):
         Raises:
           UserError: the split does not exist, or `check_split` refuses a file.
         """
-        # Line by line, because a checkpoint of the input holds the current block. A block of lines
-        # may have a bad line, which would stay in the checkpoint after you correct the file.
+        # Read line by line, because a checkpoint of the input stores the current block. If a block
+        # had a bad line, the bad line would stay in the checkpoint after you correct the file.
         paths = self.check_split(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()
@@ -241,7 +242,7 @@ class Csv(types.Source):
         """Turn lines [B] into the values of fields, {name: [B, ...]}."""
         fields = self._mark_parts(spec.fields if with_labels else spec.feature_fields)
         positions = self._list_positions(fields, spec)
-        # Decode all cells as texts, because the op knows no marks of absent values but "".
+        # Decode all cells as texts, because for `decode_csv`, only "" marks an absent value.
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
         for group in self._list_alike(fields.values()):
@@ -427,8 +428,8 @@ class Csv(types.Source):
         """Split the text of a cell into the texts of its values.
 
         Args:
-          text: the cell.
-          field: the field.
+          text: the text between two delimiters of a line.
+          field: the field that gets the values of the cell.
 
         Returns:
           The texts of the values; for a list of lists, the texts of each item. None if the value is
@@ -557,7 +558,7 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         return plain, _all_match(plain, literals.FLOAT)
 
     are_floats = _all_match(texts, literals.FLOAT)
-    # Most files of floats have no truth values, and are read without a replacement.
+    # Most files of floats contain no words such as true, so the replacement is skipped.
     texts, are_floats = tf.cond(are_floats, lambda: (texts, are_floats), read_truth)
     numbers = tf.strings.to_number(texts, tf.float32)
     # A number that becomes infinite is too large, unless its text says infinity.
@@ -572,7 +573,7 @@ def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
     """Return a tensor that is True if all texts [N] match a pattern.
 
     One match against the joined texts is much faster than N matches, one for each text. A text with
-    a line break may match as two texts, but TensorFlow refuses it as a number.
+    a line break may match as two texts, but TensorFlow refuses such a text as a number.
     """
     text = tf.strings.reduce_join(texts, separator="\n")
     return tf.strings.regex_full_match(text, rf"(?:{pattern}(?:\n{pattern})*)?")

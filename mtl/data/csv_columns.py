@@ -21,7 +21,7 @@ from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import columns, files, packed
 
-# A file is parsed in chunks of this number of bytes, so a large file takes no more memory.
+# A file is parsed in chunks of `_CHUNK` bytes, so a large file takes no more memory than a chunk.
 _CHUNK = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?m)^[ \t]+\n")
@@ -57,7 +57,7 @@ def read_split(
 
     Args:
       source: the source of the CSV files, with its settings.
-      split: the split.
+      split: the name of the split, such as "train".
       fields: {name: field}.
 
     Raises:
@@ -125,7 +125,7 @@ def are_quotes_whole(text: bytes, delimiter: str) -> bool:
     `Csv.decode` refuses quotes inside of a value, but Arrow would keep them in the value.
 
     Args:
-      text: lines.
+      text: whole lines of a file.
       delimiter: the character between two values, in ASCII.
     """
     if b'"' not in text:

@@ -127,7 +127,7 @@ class DrawnItems:
             uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
             uniform = uniform[first : first + num]
             indices = tf.searchsorted(ends, uniform * ends[-1], side="right")
-            # A rounded draw may equal the last bound, which is behind the last item.
+            # Rounding may make a draw equal to the last bound, so clip the index to the last item.
             indices = tf.minimum(indices, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()

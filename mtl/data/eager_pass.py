@@ -1,9 +1,9 @@
-"""Reads a split once, as batches of eager tensors: in blocks of Arrow if the source has them.
+"""Reads a split once, as batches of eager tensors; a source with `read_values` needs no graph.
 
 for features, labels in eager_pass.read(data, "train"):    # the batches of data.one_pass("train")
     ...
 
-For a first pass over a table, such as its statistics, no graph is built.
+So the first pass over a table, such as the pass that computes statistics, builds no graph.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
             checks.require(count > 0, f"split {split!r}", "hold a record", 0)
             return
         except types.DecodeOnlyError:
-            pass  # `decode` reads the other rows.
+            pass  # `decode` reads the remaining rows.
     yield from data.one_pass(split).skip(count)
 
 
@@ -70,8 +70,8 @@ def _cut_batches(
 def _cut_block(
     values: Mapping[str, Any], fields: Mapping[str, spec_lib.Field], starts: range, size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield {field: [B, ...]} for the `size` rows from each start on."""
-    # Python hands each distinct text over once; TensorFlow repeats it.
+    """Yield {field: [B, ...]} for `size` rows from each position in `starts`."""
+    # Each distinct text is converted to TensorFlow once; `tf.gather` repeats the text for its rows.
     texts = {name: _hold_texts(values[name]) for name, f in fields.items() if f.dtype == "string"}
     for start in starts:
         parts = {n: packed.cut(values[n], start, start + size, f) for n, f in fields.items()}

@@ -20,11 +20,11 @@ from mtl.data import copies, tfrecord
 from mtl.deferred import tf
 
 _MESSAGE = "mtl.ExampleListWithContext"
-# The digits of the number of a list in its key. All keys of a file have the same size in bytes, so
-# digits can be appended to a serialized message.
+# A key ends with the number of its list in `_DIGITS` digits. So all keys of a file have the same
+# size in bytes, and digits can be appended to a serialized message.
 _DIGITS = 12
 _MALFORMED = "must be a serialized ExampleListWithContext."
-# The bytes of a tf.Example are also a list, whose only example is malformed.
+# The bytes of a tf.Example can also be parsed as a list, whose only example is malformed.
 _PLAIN = f"{_MALFORMED} If each record is one tf.Example, use tfrecord.TfRecord."
 
 
@@ -34,12 +34,13 @@ class ExampleLists(tfrecord.TfRecord):
 
     Each record holds a list of tf.Examples, such as the results of a query, and a context, which is
     a tf.Example with the features of the query. Every example becomes a row that also has the
-    features of the context. If both have a feature, the row takes the feature of the example.
+    features of the context. If the context and the example have the same feature, the row takes the
+    feature of the example.
 
     Attributes:
-      group: the field that gets the key of a list, a string of the file and the number of the
-        record; for `Ranking.group` and `WholeGroups.group`. A feature of this name in the context
-        or the example replaces the key.
+      group: the field for the key of a list, which `Ranking.group` and `WholeGroups.group` can
+        name. The key is a string of the file and the number of the record. A feature of this name
+        in the context or the example replaces the key.
     """
 
     group: checks.Name = "list"
@@ -133,7 +134,7 @@ def _split_record(record: bytes, key: bytes, number: int) -> list[bytes]:
     """Return the rows of a serialized ELWC.
 
     Args:
-      record: the ELWC.
+      record: the serialized ELWC, a list of examples with a context.
       key: the result of `ExampleLists._start_key` for the file.
       number: the number of the record in the file.
 
@@ -142,7 +143,7 @@ def _split_record(record: bytes, key: bytes, number: int) -> list[bytes]:
     """
     lists = _make_class().FromString(record)
     start = key + f"{number:0{_DIGITS}}".encode() + lists.context
-    # Concatenated messages are parsed as one message, in which the last of equal features counts.
+    # Concatenated messages are parsed as one message, in which the last feature of a name counts.
     return [start + example for example in lists.examples]
 
 
@@ -156,7 +157,7 @@ def _split_in_graph(record: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         [tf.string, tf.string],
         descriptor_source=b"bytes://" + described,
     )
-    # The op returns one empty text for an empty list.
+    # `decode_proto` returns one empty text for an empty list.
     rows = tf.strings.join([key, tf.strings.reduce_join(context), examples[: sizes[0]]])
     rows.set_shape([None])
     return rows

@@ -41,7 +41,7 @@ def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return arrays of bytes to join, row by row, to examples; a scalar applies to all rows."""
+    """Return arrays of bytes; joined row by row, they give examples. A scalar is for all rows."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
@@ -63,7 +63,7 @@ def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any
 
 
 def _serialize_texts(name: str, texts: pa.BinaryArray) -> pa.BinaryArray:
-    """Serialize texts [D] without nulls; the text ends an example, so its length gives the rest."""
+    """Serialize texts [D] without nulls; the bytes before a text depend only on its length."""
     lengths, places = np.unique(pc.binary_length(texts).to_numpy(), return_inverse=True)
     heads = [_cut_end(_serialize_example(name, bytes(n)), n) for n in lengths.tolist()]
     starts = pa.array(heads, pa.binary()).take(pa.array(places))
@@ -71,7 +71,7 @@ def _serialize_texts(name: str, texts: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _serialize_integers(name: str, numbers: np.ndarray) -> pa.BinaryArray:
-    """Serialize int64 numbers [D], each of which ends an example as a varint: 7 bits in a byte."""
+    """Serialize int64 numbers [D]; each example ends with a varint, 7 bits in each byte."""
     groups = np.ascontiguousarray(numbers).view(np.uint64)[:, None] >> _SHIFTS
     # The number of bytes of each varint: up to the last group of bits that is not 0.
     lengths = np.maximum((groups > 0).sum(1), 1)
@@ -83,7 +83,7 @@ def _serialize_integers(name: str, numbers: np.ndarray) -> pa.BinaryArray:
         ends = np.ascontiguousarray(varints[rows[-1], :length])
         buffers = [None, pa.py_buffer(ends)]
         fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(length), len(ends), buffers)
-        # The least number with as many bytes has the same bytes in front of its varint.
+        # All varints of the same length have the same bytes in front of them.
         least = _serialize_example(name, 1 << 7 * (length - 1) if length < 10 else -1)
         head = pa.scalar(_cut_end(least, length), pa.binary())
         end = pa.scalar(b"", pa.binary())
@@ -117,11 +117,11 @@ def _make_feature(value: Any) -> tf.train.Feature:
     else:
         if value is None:
             return tf.train.Feature()
-        # A list, because NumPy arrays drop zero bytes at the end of a text.
+        # Use a list, because NumPy arrays drop zero bytes at the end of a text.
         values = value if isinstance(value, list) else [value]
         if not _is_wire(values):
-            # As JSON, because a tf.Example cannot hold objects, nested lists or integers beyond 64
-            # bits. `default=str` writes dates and decimals as texts, as in CSV.
+            # Write JSON, because a tf.Example cannot hold objects, nested lists or integers beyond
+            # 64 bits. `default=str` writes dates and decimals as texts, as in CSV.
             return tf.train.Feature(bytes_list={"value": [json.dumps(value, default=str).encode()]})
         types = set(map(type, values))
     if all(issubclass(kind, (int, np.integer, np.bool_)) for kind in types) and types:

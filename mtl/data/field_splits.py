@@ -65,7 +65,7 @@ class ByField(chosen_rows.ChosenRows):
           numbers: the row numbers, int64 [B].
 
         Returns:
-          bool [B].
+          A mask, True for rows of the split, bool [B].
         """
 
     def find_choice(self, split: str) -> chosen_rows.Choice | None:
@@ -79,7 +79,7 @@ class ByField(chosen_rows.ChosenRows):
 
 @checks.dataclass
 class ByKey(ByField):
-    """A source that keeps all rows of a key in one split, which a hash of the key draws.
+    """A source that keeps all rows of a key in one split, which a hash of the key selects.
 
     A held-out split gets about its share of the keys. The keys 7 and 7.0 are equal. For a row
     without a key, a hash of the row number draws the split.
@@ -123,7 +123,7 @@ class ByKey(ByField):
 
 @checks.dataclass
 class ByTime(ByField):
-    """A source that holds out splits which are later in time than the training split.
+    """A source that holds out splits whose times are later than all times of the training split.
 
     Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM, in UTC
     unless they have an offset such as +02:00. Names of time zones and fractions of a second are
@@ -140,7 +140,8 @@ class ByTime(ByField):
     starts: Annotated[
         Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
     ]
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     form: Annotated[str, checks.Is(str, "be a form such as '%d.%m.%Y'")] = dataclasses.field(
         default="", repr=False
     )

@@ -29,7 +29,7 @@ _FILES = {"input": ""}
 
 
 def list_inner(source: Any) -> list[Any]:
-    """Return the innermost of nested sources, which describe files: several for a `Mixture`."""
+    """Return the innermost sources of nested sources, which read files; a `Mixture` has several."""
     parts = getattr(source, "sources", None)
     if isinstance(parts, Mapping):
         return [inner for part in parts.values() for inner in list_inner(part)]
@@ -54,7 +54,7 @@ def describe(source: Any) -> list[dict[str, Any]]:
     for inner in list_inner(source):
         cells = inner if isinstance(inner, csv.Csv) else getattr(inner, "cells", None)
         if isinstance(cells, csv.Csv):
-            # Lists in place of tuples, as in entries that were read from a file.
+            # JSON turns tuples into lists, as in entries that were read from a file.
             entry = json.loads(json.dumps(_list_changes(cells)))
             entries += [entry] if entry not in entries else []
     return entries if any(entries) else []

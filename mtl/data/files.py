@@ -38,10 +38,10 @@ _NO_TEXT = {
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
     b"\x1f\x8b": "gzip, without the ending .gz",
 }
-# Blocks of a file have this number of bytes, or this number of lines.
+# Files are read in blocks of `_CHUNK` bytes or, line by line, in blocks of `_LINES` lines.
 _CHUNK = 1 << 18
 _LINES = 1024
-# Text takes about this number of times the bytes of its compressed file.
+# Text has about `_COMPRESSED` times the bytes of its compressed file.
 _COMPRESSED = 10
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
 
@@ -87,7 +87,7 @@ def find(
     Args:
       where: the name of the setting, for errors.
       files: {split: path or paths}.
-      split: the split.
+      split: the name of the split, such as "train".
       data_dir: the folder in which relative paths start.
       folders: True if a path may be a folder of Parquet or ORC files.
 
@@ -122,10 +122,10 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
 
 
 def measure_shards(source: Any, split: str, num_shards: int) -> list[int]:
-    """Estimate the bytes that each shard of whole files has, as `shard` divides a split.
+    """Estimate the bytes of each shard, if the function `shard` divides the files of a split.
 
     Args:
-      source: a source, or a source that changes the records of an inner source.
+      source: any source; the files belong to its innermost source.
       split: the split to divide.
       num_shards: the number of shards.
 
@@ -145,7 +145,7 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
     """Return the files of a source and of its inner sources; [] if no source names files.
 
     Args:
-      source: any source.
+      source: a source with or without inner sources.
       split: the split whose files are returned; None for all splits.
       connects: True expands remote globs, such as s3://; False returns remote globs unchanged.
     """
@@ -246,7 +246,8 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
         [(_end_of_lines(path, skip), _measure_size(path)) for path in paths], np.int64
     )
     files = tf.data.Dataset.from_tensor_slices((list(paths), *bounds.T))
-    # AutoGraph would take a third of a second to convert functions without any control flow.
+    # Without this decorator, AutoGraph would take a third of a second to convert functions that
+    # have no control flow.
     read = tf.autograph.experimental.do_not_convert(lambda *file: chunk(*file).scan("", cut))
     return files.flat_map(read)
 
@@ -347,7 +348,7 @@ def check_text(path: str, may_have_mark: bool = True) -> None:
     """Fail if the first bytes of a file belong to UTF-16, or to a format other than text.
 
     Args:
-      path: the file.
+      path: the path of a local or remote file.
       may_have_mark: False refuses a byte order mark, which would become part of the first value.
 
     Raises:

@@ -23,8 +23,8 @@ class Filled(NamedTuple):
     """A field with one constant value in all rows of a source.
 
     Attributes:
-      field: the field.
-      content: the constant value, which may be the mark of a missing label; None for an empty list.
+      field: the field that gets the constant value.
+      content: the constant value, which may stand for a missing label; None for an empty list.
     """
 
     field: spec_lib.Field
@@ -84,7 +84,7 @@ def specify_field(field: spec_lib.Field) -> spec_lib.Spec:
     """Return a specification with a single field, to read this field alone.
 
     Args:
-      field: a scalar field; if it has no default, an absent value becomes the mark of a missing
+      field: a scalar field; if the field has no default, an absent value is read as a missing
         label.
     """
     default = field.missing if field.default is None else field.default
@@ -97,7 +97,7 @@ def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | No
     """Return a specification with only some fields.
 
     Args:
-      spec: the specification.
+      spec: the specification of all fields.
       names: the fields to keep; unknown names have no effect.
 
     Returns:

@@ -64,8 +64,8 @@ class Table:
         are ignored.
       fields: the fields to read.
       where: the name of the data in error messages.
-      cells: the settings by which texts are read, as cells of a CSV file are read. The settings in
-        `cells` define the marks of absent values, and the characters between the values of a list.
+      cells: the settings that say how texts are parsed: the texts that mark absent values, and the
+        characters between the values of a list.
       name_row: a function from a row number to the location of the row, for errors.
 
     Raises:
@@ -172,7 +172,7 @@ class Frames(types.Source):
 
     Attributes:
       splits: {split: a DataFrame, an Arrow table, a dict of arrays or a list of dicts}.
-      cells: the settings by which texts are read, such as the marks of absent values; see `Table`.
+      cells: the settings that say how texts are parsed; see `Table`.
     """
 
     splits: Mapping[str, Any]
@@ -187,7 +187,7 @@ class Frames(types.Source):
         """Return a table that reads fields of a split.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           fields: {name: field} of the fields to read.
 
         Raises:
@@ -246,7 +246,7 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
 
     Args:
       source: the source of the rows.
-      spec: the fields to write, labels among them.
+      spec: the fields to write, including labels.
       folder: the folder of the files, which is created if necessary.
 
     Raises:
@@ -280,7 +280,8 @@ def _store(source: types.Source, spec: spec_lib.Spec, folder: str, cuts: _Cuts) 
     if change_sources is not None:  # Inner sources have only some of the fields.
         return change_sources(spec, lambda part, fields: _store(part, fields, folder, cuts))
     if isinstance(source, chosen_rows.ChosenRows):
-        # The files need the keys; without keys, rows of one key would get into different splits.
+        # Write the keys, too, because without keys, rows of one key would get into different
+        # splits.
         wide_spec = source.add_keys(spec)
         keys = cuts.keys.union(set(wide_spec.features).difference(spec.features))
         cuts, spec = _Cuts(cuts.splits | {source.split}, keys), wide_spec
@@ -339,7 +340,7 @@ def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[s
         return {name: data[name] for name in names}, None
     if isinstance(data, (list, tuple)):
         return _columns_of_rows(where, data, names), None
-    is_frame = hasattr(data, "columns") and hasattr(data, "__len__")  # Lazy frames have none.
+    is_frame = hasattr(data, "columns") and hasattr(data, "__len__")  # Lazy frames have no length.
     fix = "One row is [{'age': 39}], or frame.iloc[[0]]."
     checks.require(is_frame, where, _FORMS, type(data).__name__, fix)
     columns = _name_columns(data)
@@ -400,7 +401,7 @@ def _to_array(where: str, values: Any) -> np.ndarray:
 
 
 def write_mixed_times(values: Any) -> Any:
-    """Return a column in which times of several types or zones are texts.
+    """Return a column; if its times differ in type or time zone, the times become texts.
 
     Arrow would give all times the type and the zone of the first time, so that the value of a row
     would depend on other rows.
@@ -409,7 +410,7 @@ def write_mixed_times(values: Any) -> Any:
       values: a column of any kind. If all its times have the same type and zone, the function
         returns the column itself.
     """
-    # The types of pandas and Arrow differ from those of NumPy, and hold no mixed times.
+    # Only lists and arrays of objects can mix times; columns with a type of pandas or Arrow cannot.
     is_of_objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.object_
     if not is_of_objects or not _holds_times(values):
         return values
@@ -428,7 +429,7 @@ def write_mixed_times(values: Any) -> Any:
 
 
 def _group_times(items: Sequence[Any]) -> list[list[int]]:
-    """Return the rows of times, for each type and zone of the times."""
+    """Return a list of row numbers for each type and time zone of the times."""
     rows_by_kind: dict[tuple[type, str], list[int]] = {}
     for row, value in enumerate(items):
         if isinstance(value, _TIMES) and not _is_absent(value):
@@ -440,8 +441,9 @@ def _group_times(items: Sequence[Any]) -> list[list[int]]:
 def _find_arrow(values: Any) -> pa.ChunkedArray | None:
     """Return a column of Arrow, of polars, or of a type that NumPy lacks; None for other columns.
 
-    `mtl.fit` stores such columns as Arrow files, and so they keep the values that a file has. NumPy
-    would turn an integer column with an absent value into floats, which round large ids.
+    `mtl.fit` stores such columns in Arrow files, so their values in memory must equal the values in
+    a file. NumPy would turn an integer column with an absent value into floats, which round large
+    ids.
     """
     if hasattr(values, "to_arrow"):  # polars
         values = values.to_arrow()
@@ -463,7 +465,7 @@ def _find_arrow(values: Any) -> pa.ChunkedArray | None:
 def _make_arrow(values: Any) -> pa.ChunkedArray | None:
     try:
         return pa.chunked_array([pa.array(values, from_pandas=True)])
-    except (pa.ArrowException, TypeError, ValueError):  # Such as times among numbers.
+    except (pa.ArrowException, TypeError, ValueError):  # Arrow refuses times among numbers.
         return None
 
 

@@ -58,15 +58,15 @@ class GroupOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the row numbers at P positions in the batches of S steps, int64 [S * P].
 
-        The number ~row means a copy of a row that only fills a part of a batch.
+        A negative number ~row stands for a copy of the row, which only fills up a part of a batch.
         """
         numbers, offsets = np.divmod(positions, self._part_rows)
         numbers = (steps[:, np.newaxis] * self._parts + numbers).ravel()
         offsets = np.tile(offsets, len(steps))
         rows = np.zeros(len(numbers), np.int64)
         with self._lock:
-            # The number of parts in a pass depends on the random order, so each pass is cut in
-            # turn.
+            # The number of parts in a pass depends on the random order, so passes are cut into
+            # parts one after the other.
             while self._firsts[-1] <= numbers.max(initial=-1):
                 _, bounds = self._cut_pass(len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(bounds) - 1)
@@ -86,7 +86,7 @@ class GroupOrder(types.RowOrder):
         return np.where(places < ends, row_numbers, ~row_numbers)
 
     def _cut(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the groups of a pass in order, and where each part begins among their rows."""
+        """Return the groups of a pass in order, and the index of each part's first row."""
         count = len(self._starts) - 1
         permutation = order.permute(count, self._seed, number) if self._is_shuffled else None
         groups = np.arange(count) if permutation is None else permutation

@@ -113,7 +113,7 @@ class Idx(types.Source):
 
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
-        """{field: header of the file in the first split}; `decode` does not know its split."""
+        """{field: header of the file in the first split}, as `decode` cannot know the split."""
         split, paths = next(iter(self.files.items()))
         return {field: _read_header(self._find(split, path)) for field, path in paths.items()}
 

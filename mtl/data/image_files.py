@@ -21,7 +21,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import images, storage
 
-# `\C` matches any byte in TensorFlow's expressions, because file names may not be UTF-8.
+# File names may not be UTF-8. In regular expressions of TensorFlow, `\C` matches any byte.
 _UPWARDS = r"(?s)(?:\C*/)?\.\.(?:/\C*)?"
 _ABSOLUTE = r"(?:/|\w+://)"
 _NUL = r"(?s)\C*\x00\C*"

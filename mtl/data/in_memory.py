@@ -23,9 +23,9 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-KEPT = "the rows that Pipeline.cache keeps"  # For errors, also if the default keeps the rows.
+KEPT = "the rows that Pipeline.cache keeps"  # What errors name, even without `cache`.
 _MOST_BYTES = 1 << 29
-# At most this number of rows, or about this number of bytes, is decoded at once.
+# At most `_ROWS` rows, or about `_BYTES` bytes, are decoded at once.
 _ROWS, _BYTES = 4096, 2**25
 
 
@@ -114,8 +114,8 @@ def read_split(
 
     Args:
       source: the source that reads and decodes the rows.
-      split: the split.
-      spec: the fields.
+      split: the name of the split, such as "train".
+      spec: the specification of the fields to read.
       setting: the name and the value of the setting that keeps rows in memory, for errors.
 
     Raises:
@@ -138,7 +138,7 @@ def join_blocks(
     """Return {field: its values in all rows of a split}.
 
     Args:
-      split: the split.
+      split: the name of the split, such as "train".
       fields: {name: field}.
       blocks: the consecutive blocks of the split, each as {field: its values in the rows of the
         block}.
@@ -154,7 +154,7 @@ def join_blocks(
             parts[name].append(block[name])
             size += block[name].nbytes
         memory.require_memory(*setting, size, f"Split {split!r} takes")
-    # One field after the other, because the values of a field lie in memory twice meanwhile.
+    # Join one field after the other, because its values are in memory twice while they are joined.
     return {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
 
 
@@ -173,7 +173,7 @@ def _decode_all(source: types.Source, split: str, spec: spec_lib.Spec) -> tf.dat
     row = sum(field.size * 8 for field in spec.fields.values() if not field.is_ragged)
     rows = max(1, min(_ROWS, _BYTES // max(row, 1)))
 
-    # AutoGraph is off, because it would change the errors of sources.
+    # AutoGraph is off, because it would change the errors that sources raise.
     @tf.autograph.experimental.do_not_convert
     def decode(*batch: Any) -> dict[str, Any]:
         return source.decode(batch[0], spec, True)

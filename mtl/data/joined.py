@@ -30,10 +30,11 @@ from mtl.data import chosen_rows, filled_fields, memory_rows, packed, pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# A whole number as a column of floats writes it, such as 7.0.
+# A whole number that is written as a float, such as 7.0.
 _WHOLE = re.compile(rb"([+-]?[0-9]+)\.0*")
 _KEY_TYPES = ("int64", "string")
-# The keys of a raw record: the record of the inner source, and the row number.
+# `take_rows` returns a dict: `_RECORD` holds the records of the inner source, and `_NUMBERS` holds
+# the row numbers.
 _RECORD, _NUMBERS = "record", "row of the join"
 
 
@@ -168,7 +169,7 @@ class Joined(types.Source):
 
     @property
     def names(self) -> list[str]:
-        """The columns of the source and the joined fields; [] if the source has no names."""
+        """The columns of the source and the joined fields; [] if the source has no column names."""
         names = list(getattr(self.source, "names", ()))
         return [*names, *itertools.chain(*self.fields.values())] if names else []
 
@@ -516,7 +517,7 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
-    # A map with fewer entries than rows reveals a repeated key, whose rows are then searched.
+    # If a key is repeated, the map has fewer entries than rows, and the loop finds the rows.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
         first_rows: dict[bytes, int] = {}

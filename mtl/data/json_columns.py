@@ -47,7 +47,7 @@ def read_files(
     """Yield {field: values} of all rows of some files, one chunk of a file at a time.
 
     Args:
-      paths: the files.
+      paths: the paths of the files, in the order of reading.
       fields: {name: field}.
 
     Raises:
@@ -82,7 +82,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
         arrow_json.ReadOptions(block_size=_BLOCK),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
-    # Otherwise, a line holds several objects, or an object spans several lines.
+    # If the counts differ, a line holds several objects, or an object spans several lines.
     _require(len(table) == lines)
     return {
         name: _convert(field, pa.concat_arrays(table[name].chunks))

@@ -4,7 +4,7 @@ json_lines.JsonLines.files = {"train": "data/train-*.jsonl", "test": "data/test.
 
     {"age": 39, "words": ["a", "b"], "clicked": 1}
 
-`launch.predict` and `launch.evaluate` read JSON lines by the same functions.
+`launch.predict` and `launch.evaluate` read JSON lines with the functions of this module.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _EXACT: Mapping[str, set[type]] = {
 MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
 _BLANK = r"[ \t\r]*"
-# The names of fields are searched in this number of lines.
+# The names of fields are searched in the first `_SEARCHED` lines.
 _SEARCHED = 1000
 
 Values = Sequence[Any] | np.ndarray
 
 
 class Each(Protocol):
-    """A function that maps another function over rows; a ValueError from it names the row."""
+    """A function that applies another function to each row; a ValueError then names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
         """Return the results of `make` for B rows."""
@@ -64,13 +64,14 @@ class Each(Protocol):
 class JsonLines(types.Source):
     """A source that reads JSON lines.
 
-    An object holds a value or a list for each field. A field that is null or lacking is absent, and
-    so is an empty text, unless the field has no default. An absent value becomes the default of the
-    field. An absent label, also a list, becomes a missing label, and an absent list of a feature
-    becomes empty. A field that no object of the first split has is an error. Other keys of an
-    object are ignored. Spaces around a text are dropped, unless the text is in a list. A number may
-    be in quotes. A text such as "a|b" in place of a list is an error. At the first use of a
-    compressed file, the process reads the whole file to check that it is complete.
+    An object holds a value or a list for each field. A field is absent if the object lacks the
+    field or has null. An empty text is also absent, unless the field has no default. An absent
+    value becomes the default of the field. An absent label becomes a missing label, even if the
+    label is a list. An absent list of a feature becomes empty. A field that no object of the first
+    split has is an error. Other keys of an object are ignored. Spaces around a text are dropped,
+    unless the text is in a list. A number may be in quotes. A text such as "a|b" in place of a list
+    is an error. At the first use of a compressed file, the process reads the whole file to check
+    that it is complete.
 
     If training keeps the rows in memory (`Pipeline.cache`), Arrow parses the lines once. If Arrow
     would read a line differently from Python, such as a number in quotes, Python parses all lines
@@ -79,13 +80,15 @@ class JsonLines(types.Source):
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
-      cells: settings by which texts are read, such as marks of absent values and forms of numbers;
-        a list is never a text. With None, every text that is not empty is a value.
+      cells: settings that say how texts are parsed, such as marks of absent values and formats of
+        numbers; a list is never written as a text. With None, every text that is not empty is a
+        value.
     """
 
     files: files.Files
     data_dir: Annotated[str, checks.Is(str, "be a folder")] = ""
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] | None = (
         dataclasses.field(default=None, repr=False)
     )
@@ -184,7 +187,7 @@ class JsonLines(types.Source):
 
     @functools.cached_property
     def _late_names(self) -> set[str]:
-        """The fields found so far that none of the first objects has."""
+        """The fields that were found so far, but not in the first objects of the first file."""
         return set()
 
     def _check_split(self, split: str) -> list[str]:
@@ -200,8 +203,9 @@ class JsonLines(types.Source):
 
 def _has_key(path: str, name: str) -> bool:
     """Return True if an object of a file has a key."""
-    quoted = json.dumps(name, ensure_ascii=False).encode()  # To parse each line takes long.
-    # Programs escape other letters, quotes and slashes in different ways.
+    # A search for the bytes of the name is faster than parsing each line.
+    quoted = json.dumps(name, ensure_ascii=False).encode()
+    # Programs escape other characters in different ways, so the bytes of the name may differ.
     is_plain = re.fullmatch(r"[\w .-]+", name, re.ASCII) is not None
     for _, line in read_lines(path):
         # The next reader of the file reports an error, a str, or a line that is not JSON.
@@ -301,12 +305,12 @@ def read_columns(
     """Return {field: its values in B objects}.
 
     Args:
-      rows: the objects.
+      rows: the B objects, each parsed from one line.
       lines: the line of text that contains each object.
       fields: {name: field}.
       counted: {field of counts: field of nested lists}, as in `Spec.counted`.
       each: a function that maps another function over the rows, and names the row of an error.
-      cells: settings by which texts are read; see `JsonLines.cells`.
+      cells: settings that say how texts are parsed; see `JsonLines.cells`.
     """
     rows = each(_make_reader(fields, cells), rows) if cells else rows
     columns: dict[str, Values] = {}
@@ -336,7 +340,7 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
     try:
         if field.dtype == "string":
             flat = flat if field.shape else _fill_texts(field, flat)
-            # Refuse half of a surrogate pair, which JSON can write, but UTF-8 cannot.
+            # Refuse a single half of a surrogate pair, which JSON can contain, but UTF-8 cannot.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
             array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))

@@ -68,7 +68,7 @@ def read_counts(
 
     Args:
       statistics: the statistics of the training split.
-      label: the label field.
+      label: the name of the label field.
       missing: labels to leave out.
 
     Returns:
@@ -87,7 +87,7 @@ def count_rows(statistics: types.Statistics, label: str) -> int:
 
     Args:
       statistics: the statistics of the training split.
-      label: the label field.
+      label: the name of the label field.
     """
     entry = statistics.for_column(_name_statistics(label))
     return entry.get("rows", sum(entry["counts"]))

@@ -113,7 +113,7 @@ class LongTail(chosen_rows.ChosenRows):
         which every class has enough rows.
       held_out: {new split: number of rows of each class}, such as {"validation": 50, "test": 100}.
       seed: the seed of the random draw of the rows.
-      missing: further labels that count as missing, like those of the head.
+      missing: further labels that count as missing, like the setting `missing` of the head.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -126,7 +126,8 @@ class LongTail(chosen_rows.ChosenRows):
         dataclasses.field(default_factory=dict)
     )
     seed: checks.Natural = 1
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
         dataclasses.field(default=(), repr=False)
     )

@@ -4,9 +4,10 @@ layout = memory_rows.Layout(spec.fields)
 rows = memory_rows.Rows(layout, {"age": [N], "words": N lists})
 values = memory_rows.take(layout, lambda split: rows, splits, numbers)   # {field: [B, ...]}
 
-All fields of a type share one matrix, because a row of a matrix takes one memory access, and a row
-of 40 arrays takes 40. A matrix of texts holds indices into the distinct texts. Copying a text from
-Python to TensorFlow is slow, so a batch copies each distinct text once, and TensorFlow repeats it.
+All fields of a type share one matrix: a row of a matrix takes one memory access, but a row of 40
+separate arrays takes 40 accesses. A matrix of texts holds indices into the distinct texts. Copying
+a text from Python to TensorFlow is slow, so a batch copies each distinct text once, and TensorFlow
+repeats it.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def take_by_group(
       groups: the group of each row, int64 [B].
       take: a function from a group, and from the positions of the rows of this group in `groups`,
         to these rows in the form of `Rows.take`. `take` is called for the groups in ascending
-        order; without rows, it is called only for group 0.
+        order; if B is 0, `take` is called only for group 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:
@@ -267,7 +268,7 @@ def take(
     """
 
     def read(splits: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        # An empty batch has no split number.
+        # An empty batch has no split number, so any split will do.
         return load(int(splits[0]) if len(splits) else 0).take(numbers)
 
     arrays = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)

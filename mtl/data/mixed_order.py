@@ -19,7 +19,8 @@ from mtl.deferred import tf, tf1
 
 # Warn if training draws a row of one source this many times as often as a row of another.
 _LARGE_FACTOR = 10
-# Any number, which keeps these random draws apart from other draws.
+# An arbitrary number in the seed, which makes the order of alternating sources independent of other
+# random draws.
 _SALT = 20261130
 
 
@@ -86,7 +87,8 @@ class MixedOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the row numbers at P positions in the batches of S steps, int64 [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
-        # If sources alternate, a position is a whole batch; otherwise, a position is a row.
+        # If sources alternate, `_shares` assigns whole batches to sources; otherwise, it assigns
+        # rows.
         if self._is_alternating:
             sources, numbers = self._deal_batches(first, stop)
             sources = np.repeat(sources, len(positions))
@@ -103,10 +105,10 @@ class MixedOrder(types.RowOrder):
         return rows
 
     def _deal_batches(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sources of the batches of some steps, and the number of each batch in them.
+        """Return the source of the batch of each step, and the number of the batch in its source.
 
-        Within each block of steps, the sources come in a random order. In a fixed order, whatever
-        happens at the multiples of some step, such as summaries, could always miss a source.
+        Within each block of steps, the sources come in a random order. In a fixed order, an event
+        at multiples of some step, such as a summary, might never see a source.
         """
         size = self._block_size
         start = first // size * size
@@ -115,7 +117,8 @@ class MixedOrder(types.RowOrder):
             block = slice(place, place + size)
             draw = np.random.default_rng([_SALT, (start + place) // size])
             shuffled = draw.permutation(sources[block])
-            # Numbers grow in the order of the stream. A stable sort by source pairs them.
+            # The batches of a source keep their order: stable sorts by source pair old and new
+            # places.
             pairs = np.argsort(shuffled, kind="stable"), np.argsort(sources[block], kind="stable")
             numbers[block][pairs[0]] = numbers[block][pairs[1]]
             sources[block] = shuffled
@@ -184,7 +187,7 @@ class MovedOrder(types.RowOrder):
         """Return {source: the number of its epochs before a step}.
 
         Args:
-          step: the step, before which all rates must be decided.
+          step: the step; the rates of all earlier steps must be decided.
         """
         return self._moved.count_epochs(step)
 

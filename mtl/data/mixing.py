@@ -84,7 +84,7 @@ def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> 
     Args:
       labels: the labels of each block in a sample of blocks.
       at_once: n, the number of blocks in a window.
-      batch_size: B.
+      batch_size: B, the number of rows in a batch.
 
     Returns:
       The standard deviation of the mean label of a batch, as a multiple of the standard deviation
@@ -100,7 +100,8 @@ def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> 
     )
     between_squares = float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
     freedom = len(labels) - 1
-    # If blocks differ by chance, the ratio is chi-squared with `freedom` degrees of freedom.
+    # If blocks differ only by chance, `between_squares / within_variance` is about chi-squared with
+    # `freedom` degrees of freedom.
     if between_squares <= within_variance * (freedom + 6 * math.sqrt(2 * freedom)):
         return 1.0
     variance = (between_squares / freedom - within_variance) / sizes.mean()

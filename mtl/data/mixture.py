@@ -7,9 +7,9 @@ mixture.Mixture.labels = {"clicks": ["clicked"], "ratings": ["stars"]}
 mixture.Mixture.rates = {"clicks": 3, "ratings": 1}
 
 In the rows of a source, the labels of other sources are missing, and have no weight in the loss.
-All rows are in memory. Each source has an endless stream of shuffled epochs, and `mtl.data.shares`
-assigns the rows of each batch to the sources. So the batch of a step depends on nothing but the
-settings and the step.
+The rows of all sources are in memory. Each source has an endless stream of shuffled epochs, and
+`mtl.data.shares` assigns the rows of each batch to the sources. So the batch of a step depends on
+nothing but the settings and the step.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 
 MIXED, ALTERNATING = "mixed", "alternating"
-# Evaluation and statistics take this number of rows at once.
+# Evaluation and statistics read a split in batches of `_BLOCK` rows.
 _BLOCK = 4096
-# Sources that alternate come in a random order within this number of turns of all sources.
+# Alternating sources come in a random order within a block of steps, in which the rarest source has
+# about `_TURNS` turns. A block has at most `_LONGEST_BLOCK` steps.
 _TURNS, _LONGEST_BLOCK = 4, 10_000
 # Hints for an error about a field or split that a source lacks: {word in the error: hint}.
 _FIXES = {
@@ -61,7 +62,7 @@ class Part(NamedTuple):
 
     Attributes:
       name: the name of the source in the mixture.
-      source: reads the rows.
+      source: the source that reads the rows.
       split: the name of the split in the source.
     """
 
@@ -235,7 +236,7 @@ class Mixture(types.Source):
         """The number of steps for which the row order is known in advance; None without a limit."""
         if not isinstance(self.rates, moved_rates.ByLosses):
             return None
-        # `shares` looks a few steps ahead for rows that are due early.
+        # Subtract a few steps, because `shares` looks ahead for rows that are due early.
         return self.rates.every - len(self.sources) - 2
 
     def list_tasks(
@@ -244,7 +245,7 @@ class Mixture(types.Source):
         """Return the tasks that have labels in the rows of each source of a split.
 
         Args:
-          split: the split.
+          split: the name of a split of the mixture, such as "train".
           heads: the heads, one for each task.
           spec: the fields; a source that `labels` does not name has all labels of `spec`.
 
@@ -286,11 +287,11 @@ class Mixture(types.Source):
     def _number_rows(self, split: str) -> tf.data.Dataset:
         self.list_parts(split)  # This call fails for an unknown split.
 
-        # AutoGraph is off, because it would change the errors of sources.
+        # AutoGraph is off, because it would change the errors that sources raise.
         @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
-            # This function is called when the graph runs; before, `decode` loads the rows while the
-            # graph is built.
+            # The graph calls this function when it runs, after `decode` has loaded the rows while
+            # the graph was built.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
             return tf.data.Dataset.range(tf.ensure_shape(count, []))
 
@@ -381,7 +382,7 @@ class Mixture(types.Source):
         """Return a specification of the fields of a source, and {absent field: constant value}.
 
         Args:
-          name: the source.
+          name: the name of the source in the setting `sources`.
           fields: the fields to read.
           spec: the specification of all fields.
 
@@ -441,7 +442,8 @@ class Mixture(types.Source):
     ) -> memory_rows.Rows:
         """Return the rows of a split; read the sources at the first call."""
         lock, cache = self._row_cache
-        # Fields of the same name may differ in type and default.
+        # The key includes the fields, because fields of the same name may differ in type and
+        # default.
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -468,7 +470,7 @@ class Mixture(types.Source):
             values |= {name: fill.repeat(count) for name, fill in absent.items()}
             counts[part.name] = count
             size += sum(values[name].nbytes for name in fields)
-            # After each source, so that a mixture fails as soon as it exceeds the memory.
+            # Check after each source, so that a mixture fails as soon as it exceeds the memory.
             memory.require_memory("Mixture.sources", list(counts), size, f"Split {split!r} takes")
             yield values
         self._counts[split] = counts
@@ -510,7 +512,7 @@ def _find_block(rates: Sequence[Any]) -> int:
 
 def _weigh_counts(counts: Mapping[str, int], temperature: float) -> list[float]:
     """Return the rate of each source, computed from the number of rows."""
-    # Divide by the largest count first, because a small temperature would overflow.
+    # Divide by the largest count first, because a power of a count may overflow.
     largest = max(counts.values())
     return [(count / largest) ** (1 / temperature) for count in counts.values()]
 

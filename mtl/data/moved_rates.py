@@ -21,7 +21,8 @@ from mtl.data import shares
 
 # A checkpoint has room for the rates of this number of intervals.
 MOST_INTERVALS = 1024
-# Training waits at most for the end of the previous session call.
+# `Decisions.wait` fails after this number of seconds. Usually, it waits at most for the end of the
+# previous session call.
 _PATIENCE_SECS = 300.0
 
 
@@ -32,9 +33,9 @@ class ByLosses:
     n_s is the number of rows of source s. L_s / L_s0 is a ratio of losses: the loss of a task in an
     interval of steps divided by its loss in the first interval, averaged over the tasks of the
     source. GradNorm (Chen et al., 2018, arXiv:1711.02257) calls this ratio of losses the inverse
-    training rate, and weighs losses by it; `ByLosses` draws rows by it. The losses are training
-    losses before any weighting, averaged over the labels of an interval. A ratio of losses is
-    clipped to the range from 0.001 to 1000.
+    training rate. GradNorm uses the ratio to weigh losses, and `ByLosses` uses the ratio to draw
+    rows. The losses are training losses before any weighting, averaged over the labels of an
+    interval. A ratio of losses is clipped to the range from 0.001 to 1000.
 
     In the first two intervals, the rates depend only on the numbers of rows. The losses of interval
     k set the rates of interval k + 2.

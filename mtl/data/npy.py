@@ -25,7 +25,8 @@ from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _ENDING = ".npy"
-# In version 1.0, a mark, the version and the length of the header precede the header.
+# In version 1.0 of the format, a magic string, the version and the length of the header precede the
+# header.
 _START_BYTES = 10
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
@@ -186,7 +187,7 @@ class Npy(types.Source):
 
     @functools.cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The folder and file names of the first split; `decode` does not know its split."""
+        """The folder and file names of the first split, because `decode` cannot know the split."""
         return self._find(next(iter(self.folders)))
 
     def _name_folder(self, field: str) -> str:

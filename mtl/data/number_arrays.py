@@ -25,7 +25,7 @@ class BadValueError(ValueError):
 
 
 def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
-    """Convert numbers to the values of a field; in a field of one value, NaN is absent.
+    """Convert numbers to the values of a field; in a field of one value, NaN means no value.
 
     Args:
       field: a field of fixed length.
@@ -81,7 +81,7 @@ def find_default(field: spec_lib.Field, row: int) -> Any:
     """Return the default that replaces an absent value.
 
     Args:
-      field: the field.
+      field: the field that lacks a value.
       row: the number of the row, which the error contains.
 
     Returns:
@@ -101,7 +101,7 @@ def describe_problem(field: spec_lib.Field, value: Any) -> str:
     """Return the rest of an error message that starts with the name of the field.
 
     Args:
-      field: the field.
+      field: the field that has the bad value.
       value: the value that does not suit the type of the field.
 
     Returns:

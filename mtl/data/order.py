@@ -89,7 +89,7 @@ class Epochs(types.RowOrder):
             of the second epoch.
 
         Returns:
-          int64 [P].
+          The row numbers, int64 [P].
         """
         epochs, offsets = np.divmod(places, len(self._rows))
         if not self._is_shuffled or not len(places):

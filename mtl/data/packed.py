@@ -88,7 +88,7 @@ def pack_field(values: Any, field: spec_lib.Field) -> Values:
 
     Args:
       values: N rows in any form that `pack` takes.
-      field: the field.
+      field: the field that has the values.
     """
     packed_values = pack(values, field.dtype)
     if isinstance(packed_values, np.ndarray):
@@ -130,10 +130,10 @@ def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
 
     Args:
       parts: the values in each part of the rows, in order.
-      field: the field.
+      field: the field that has the values.
 
     Returns:
-      The values in all rows.
+      The values of the field in all rows, in the compact form.
     """
     if field.is_ragged:
         flat = join_flat([cast(Lists, part).values for part in parts], field.dtype, ())
@@ -204,9 +204,9 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
 
     Args:
       values: the values of all rows.
-      start: the first row.
+      start: the index of the first row of the slice.
       stop: the row behind the last row.
-      field: the field.
+      field: the field that has the values.
     """
     if isinstance(values, Lists):
         # Row splits have to start at 0.
@@ -228,7 +228,7 @@ def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
     Args:
       values: the values of all rows.
       rows: the row numbers, int64 [B], possibly repeated.
-      field: the field.
+      field: the field that has the values.
     """
     if isinstance(values, Lists):
         places, splits = place_lists(values.splits, rows)
@@ -251,7 +251,7 @@ def count_rows(values: Values, field: spec_lib.Field) -> int:
 
     Args:
       values: an array [N, ...], `Texts` with `field.size` indices for each row, or `Lists`.
-      field: the field.
+      field: the field that has the values.
     """
     if isinstance(values, Lists):
         return len(values.splits) - 1
@@ -263,7 +263,7 @@ def unpack(values: Any, field: spec_lib.Field) -> np.ndarray:
 
     Args:
       values: an array, or `Texts`.
-      field: the field.
+      field: the field that has the values.
     """
     array = unpack_texts(values) if isinstance(values, Texts) else values
     return array.reshape(-1, *cast(tuple[int, ...], field.shape))

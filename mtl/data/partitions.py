@@ -23,7 +23,8 @@ with deferred.imports():
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 # The value in a folder name that stands for null.
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
-# A partition column has few distinct values, which are texts that fields read like CSV cells.
+# A partition column is a dictionary, because it has few distinct values. The values are texts,
+# which fields parse like CSV cells.
 _TYPE = pa.dictionary(pa.int32(), pa.string())
 # {folder of a log: format of the table}. In these formats, only the log says which files are valid.
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
@@ -36,7 +37,7 @@ def list_files(where: str, folder: str) -> list[str]:
 
     Args:
       where: the name of the setting, for errors.
-      folder: the folder.
+      folder: the path of the local or remote folder.
 
     Raises:
       UserError: the folder holds no table, holds files other than tables, or holds a table with a
@@ -112,7 +113,7 @@ def add_columns(path: str, schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.
     A column of the file takes precedence over a folder name.
 
     Args:
-      path: the file.
+      path: the path of the file, which names the folders.
       schema: the schema of the file.
       parts: the parts of the file, each an `arrow.Part`.
     """

@@ -29,12 +29,12 @@ from mtl.spec import literals
 with deferred.imports():
     from mtl.data import block_rows, filled_fields, sampling, windows
 
-# TensorFlow's errors about the input name this op.
+# An error of TensorFlow that comes from the input pipeline names this op.
 _READING = "IteratorGetNext"
 # An error quotes at most this number of characters of a message from TensorFlow.
 _LONGEST_REASON = 200
 # Workers read whole files if no worker reads more than `_MOST_UNEVEN` times the bytes of another; a
-# new run tells a difference from `_UNEVEN` on. Bytes are only a guess at the number of rows.
+# new run logs a difference from `_UNEVEN` on. Bytes are only an estimate of the number of rows.
 _UNEVEN, _MOST_UNEVEN = 1.1, 1.25
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
@@ -114,7 +114,7 @@ class Pipeline:
     train_split: Annotated[str, checks.Is(str, "name a split")] = "train"
     eval_split: Annotated[str, checks.Is(str, "name a split")] = "test"
     shuffle_buffer: Annotated[int, checks.positive] = _SHUFFLE_BUFFER
-    # "written": the saved settings of old runs name their `cache`.
+    # The key "written" says that old runs have the value of `cache` in their saved settings.
     cache: bool | None = dataclasses.field(
         default=None, metadata={"earlier": False, "written": True}
     )
@@ -180,7 +180,8 @@ class Pipeline:
             # Decode several batches at once, because calls into Python are slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # The saved state then holds a step number instead of the next rows.
+            # With this option, the saved state of the iterator holds a step number, not the next
+            # rows.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()
@@ -211,7 +212,7 @@ class Pipeline:
           decode: the function that decodes the records; None means `decode` of the source.
         """
 
-        # AutoGraph is off, because it would change the errors of sources.
+        # AutoGraph is off, because it would change the errors that sources raise.
         @tf.autograph.experimental.do_not_convert
         def split(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # `Dataset.map` passes the parts of a tuple as several arguments.
@@ -290,7 +291,7 @@ class Pipeline:
         """Return the number of epochs of each source of a mixture before a step.
 
         Args:
-          step: the step.
+          step: the global step before which epochs are counted.
 
         Returns:
           {source: number of epochs}; {} if the source is not a mixture.
@@ -491,13 +492,13 @@ class Pipeline:
         """Return the order of the rows that training takes by number.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           batch_size: the number of rows in a batch over all workers.
           seed: the seed of the random order of the rows.
           parts: the number of equal parts into which all workers cut a batch.
         """
         is_shuffled = self.shuffle_buffer > 1
-        # First of all, because a mixture knows the numbers of its rows once they are in memory.
+        # `rows` is None for a source that orders its rows without listing them, such as a mixture.
         rows = self._list_rows(split)
         if self._orders_itself:
             row_order = self.source.order_rows(
@@ -573,7 +574,7 @@ class Pipeline:
         """Return a pipeline with batches of a few megabytes, for passes outside of training.
 
         Large batches save time, because each batch costs a millisecond or more. The size of a row
-        is measured on the first row, including the files that it names. `batch_size` never
+        is measured on the first row, including the files that the row names. `batch_size` never
         decreases.
 
         Args:
@@ -593,7 +594,7 @@ class Pipeline:
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_labels(self) -> Pipeline:
-        """Return a pipeline with all labels but the fewest features, for a pass over labels.
+        """Return a pipeline with all labels and as few features as possible, to read the labels.
 
         The features in `Spec.keys`, which heads also read, remain; without such keys, only the
         first feature remains.
@@ -757,8 +758,8 @@ class Pipeline:
         The search reads the split record by record, and takes seconds for each megabyte.
 
         Args:
-          error: the error.
-          split: the split.
+          error: the error that ended the run.
+          split: the name of the split, such as "train".
           heads: the heads, whose `check` finds bad labels.
           columns: the columns, whose `check` finds bad features.
 
@@ -842,8 +843,8 @@ def read_split(
     """Call `in_memory.read_split` so that an error names the bad record.
 
     Args:
-      source: the source.
-      split: the split.
+      source: the source of the records.
+      split: the name of the split, such as "train".
       spec: the fields to read.
       setting: the name and the value of the setting that puts rows into memory, for errors.
 

@@ -18,7 +18,8 @@ _PLAIN = (
     (pa.types.is_binary_view, pa.large_binary()),
     (pa.types.is_fixed_size_binary, pa.binary()),
 )
-# Types of values inside other types: how to recognize and how to make them.
+# Types that contain values of another type: for each, a function that recognises the type, and a
+# function that makes the type from the plain type of its values.
 _CONTAINERS: tuple[tuple[Callable[..., bool], Callable[..., pa.DataType]], ...] = (
     (pa.types.is_list, lambda _, inner: pa.list_(inner)),
     (pa.types.is_large_list, lambda _, inner: pa.large_list(inner)),
@@ -38,7 +39,7 @@ def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[An
       parts: the parts of the file, each an `arrow.Part`.
 
     Returns:
-      The schema and the parts; those of the arguments if all columns have plain types.
+      The schema and the parts; they are unchanged if all columns have plain types.
     """
     plain = pa.schema([pa.field(field.name, find_type(field.type)) for field in schema])
     if plain.types == schema.types:
@@ -66,7 +67,7 @@ def convert(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     if pa.types.is_dictionary(kind):
         return pa.chunked_array([_convert_dictionary(part) for part in column.chunks], kind)
-    if pa.types.is_nested(column.type):  # Arrow has no such cast, or a wrong one.
+    if pa.types.is_nested(column.type):  # Arrow cannot cast nested types, or casts them wrongly.
         return pa.chunked_array([pa.array(column.to_pylist(), kind)])
     return column.cast(kind)
 

@@ -5,7 +5,8 @@ blocks = record_blocks.list_blocks("TfRecord.window", 500_000, files, spec, deco
 blocks.read(3, spec.fields)                   # {field: values of the records in block 3}
 
 The index takes 8 bytes for each record. Each process makes the index once, from the lengths that
-precede the records. Compressed files have no index, because nobody can read them from the middle.
+precede the records. Compressed files have no index, because reading cannot start in the middle of
+compressed data.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _ROWS, _BYTES = 4096, 2**22
 _LEAST_BLOCKS = 64
 # The memory holds the current window and the next window.
 _WINDOWS = 2
-# A TFRecord file stores 8 bytes of length and 4 of checksum before a record, and 4 behind it.
+# A TFRecord file stores a length of 8 bytes and a checksum of 4 bytes before each record, and a
+# checksum of 4 bytes after the record.
 _LENGTH = struct.Struct("<Q")
 _AROUND = 16
 # The size of the read buffer in bytes, which is the default of `tf.data.TFRecordDataset`.
@@ -58,7 +60,7 @@ class File(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The records of a block: the path, the offset of the first record, and their number."""
+    """The records of a block: the path, the offset of the first record, the number of records."""
 
     path: str
     offset: int
@@ -66,7 +68,7 @@ class _Piece(NamedTuple):
 
 
 def index_records(path: str) -> np.ndarray:
-    """Return the offset of each record of a TFRecord file, and the end of the last, int64 [N + 1].
+    """Return the offset in bytes of each record of a TFRecord file, and of its end, int64 [N + 1].
 
     Args:
       path: a local file without compression.
@@ -80,7 +82,7 @@ def index_records(path: str) -> np.ndarray:
 
 @functools.cache  # Copies of a pipeline share the index.
 def _index_version(path: str, size: int, mtime: int) -> np.ndarray:
-    """Return the result of `index_records` for a version of a file, of a size in bytes."""
+    """Return the result of `index_records` for the version of a file with this size and time."""
     del mtime
     offsets, offset = [0], 0
     if size:
@@ -172,7 +174,7 @@ class _Reader:
     Args:
       spec: the specification of the fields.
       fields: {name: field}.
-      decode: see `Decode`.
+      decode: the function that decodes records; see `Decode`.
     """
 
     def __init__(self, spec: spec_lib.Spec, fields: Mapping[str, spec_lib.Field], decode: Decode):
@@ -183,7 +185,8 @@ class _Reader:
             self._count = tf1.placeholder(tf.int64, [])
             records = _read_from(self._path, self._offset).take(self._count)
             self._values = dict(decode(records, self._count, spec))
-        # A window is read while another session waits for it, perhaps in all other threads.
+        # This session needs its own threads: the training session may block all shared threads
+        # while it waits for a window.
         config = tf1.ConfigProto(use_per_session_threads=True)
         self._session = tf1.Session(graph=graph, config=config)
 

@@ -56,20 +56,21 @@ class Power:
 
     label: Annotated[str, checks.Is(str, "name a label field")]
     exponent: Annotated[float, checks.In("[0, 1]")] = 0.0
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
         dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
     )
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless sampler and heads take the same labels for missing labels.
+        """Fail unless the sampler and the heads treat the same label values as missing.
 
         Args:
           experiment: the experiment that contains the model whose heads are checked.
 
         Raises:
-          UserError: a head of the field `label` names a missing label as a class, or takes a label
-            for missing that the sampler would draw like a class.
+          UserError: a head of the field `label` names a missing label as a class, or treats a label
+            as missing that the sampler would draw like a class.
         """
         where = f"{type(self).__name__}.missing"
         for head in experiment.model.heads:
@@ -181,7 +182,7 @@ class Power:
 
         Args:
           records: raw records, in the order of the source.
-          source: decodes the records.
+          source: the source that decodes the records.
           field: the field that contains the label.
           counts: {label: number of rows in the training split}.
           seed: the seed of the draws, which also depend on the pass and on the position in the
@@ -258,7 +259,7 @@ def _split_classes(
 
 def _find_dues(labels: tf.Tensor, class_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
     """Return the expected number of draws for each label, [B]; 1 for an unknown label."""
-    # [B, C]
+    # True if a label equals a class, [B, C].
     hits = tf.equal(labels[:, tf.newaxis], tf.constant(class_labels, labels.dtype))
     dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), dues, tf.ones_like(dues))

@@ -105,9 +105,9 @@ class Scheduled(Shares):
     """Shares of sources that change from step to step.
 
     Args:
-      evaluate: a function from a first step and a stop step, which is excluded, to the rates of the
-        sources in these steps, float64 [steps, S]. All rates are at least 0, and in each step, at
-        least one rate is above 0.
+      evaluate: a function of `first` and `stop`, which returns the rates of the sources in the
+        steps from `first` to `stop - 1`, float64 [steps, S]. All rates are at least 0, and in each
+        step, at least one rate is above 0.
       num_sources: S, the number of sources.
       size: the number of positions in the stream that belong to one step.
       at_once: the number of steps in one call of `evaluate`.

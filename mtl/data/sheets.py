@@ -96,7 +96,7 @@ def _tell(path: str, sheet: str, others: str) -> None:
 
 @functools.cache
 def _warn_of_formulas(path: str, copy: str) -> None:
-    """Warn once if a formula has no stored value, which happens if a package wrote the file."""
+    """Warn once if a formula has no stored value, as in a file that a Python package wrote."""
     if not zipfile.is_zipfile(copy):  # An .xls file is not a ZIP archive.
         return
     with zipfile.ZipFile(copy) as archive:

@@ -58,7 +58,7 @@ def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]
 
 
 def list_columns(source: Any) -> Sequence[str]:
-    """Return the column names of a source or of its inner source; [] without names."""
+    """Return the column names of a source or of its inner source; [] if there are none."""
     while source is not None:
         names = getattr(source, "names", ()) or getattr(source, "column_names", ())
         if names:
@@ -98,7 +98,7 @@ def batch(
     """Batch raw records; tensors of different sizes become ragged.
 
     Args:
-      records: unbatched records.
+      records: a dataset of single raw records.
       batch_size: the number of records in a batch.
       drop_remainder: True drops a last batch that is not full.
     """
@@ -112,8 +112,8 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
     """Read all raw records of a split in batches; tensors of different sizes become ragged.
 
     Args:
-      source: the source.
-      split: the split.
+      source: the source of the records.
+      split: the name of the split, such as "train".
       batch_size: the number of records in a batch; the last batch may be smaller.
     """
     blocks = types.read_shortcut(source, "blocks")(split)
@@ -166,8 +166,8 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
       make_dataset: a function that makes the dataset; it is called in a new graph.
 
     Yields:
-      The elements. If reading fails, the last value is the error, an OpError or UnicodeDecodeError,
-      which is not raised.
+      The elements. If reading fails, the last element is the error, an OpError or
+      UnicodeDecodeError; the error is not raised.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -196,7 +196,7 @@ def read_field(
 
     Args:
       source: a source that takes rows by number.
-      split: the split.
+      split: the name of the split, such as "train".
       rows: the row numbers, int64 [N].
       spec: a specification with one field that has one value in each row.
 
@@ -205,7 +205,7 @@ def read_field(
     """
     (field,) = spec.fields.values()
 
-    # AutoGraph is off, because it would change the errors of sources.
+    # AutoGraph is off, because it would change the errors that sources raise.
     @tf.autograph.experimental.do_not_convert
     def decode(numbers: tf.Tensor) -> tf.Tensor:
         return source.decode(source.take_rows(split, numbers), spec, True)[field.name]
@@ -284,7 +284,7 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
 
     Args:
       values: {name: [B, ...]}; the tensors are changed in place.
-      size: B.
+      size: B, the number of rows in a batch.
     """
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
@@ -297,7 +297,7 @@ def append_value(lists: tf.RaggedTensor, is_row: tf.Tensor, value: Any) -> tf.Ra
     """Append a value to some lists.
 
     Args:
-      lists: [B, (L)].
+      lists: the lists of B rows, [B, (L)].
       is_row: True for the lists to extend, bool [B].
       value: a scalar of the type of the lists.
     """
@@ -310,7 +310,7 @@ def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) 
     """Replace the labels of padding rows by missing labels; keys are unchanged.
 
     Args:
-      spec: the fields.
+      spec: the specification of the fields of the rows.
       labels: {label or key: [B, ...]}.
       is_row: bool [B], False for padding rows.
 

@@ -39,7 +39,7 @@ _WORD = 1 << 32
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 # The golden ratio as a fraction of 2^32.
 _GOLDEN = 0x9E3779B9
-# A whole number as a column of floats writes it, such as 7.0.
+# A whole number that is written as a float, such as 7.0.
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
 # This text separates several keys in the input of the hash.
 _SEPARATOR = "\x1f"
@@ -232,7 +232,7 @@ def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, 
       length: the number of positions on the circle that the shares divide.
 
     Returns:
-      {split: arc}.
+      {split: the arc of the split}.
     """
     ends = [round(end * length) for end in itertools.accumulate(shares.values(), initial=0.0)]
     pairs = zip(shares, itertools.pairwise(min(end, length) for end in ends), strict=True)
@@ -244,12 +244,13 @@ def hash_rows(numbers: Any, seed: int) -> Any:
 
     Args:
       numbers: an int, or int64 [B] of NumPy or TensorFlow.
-      seed: the seed.
+      seed: the seed, which changes all positions.
 
     Returns:
       Positions below `PLACES`, of the same type as `numbers`.
     """
-    # The seed is mixed in twice. Mixed in once, two seeds would give hashes that differ by an xor.
+    # The seed is mixed in twice. If it were mixed in only once, the hashes of two seeds would
+    # differ by a constant xor.
     first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
     second = _mix(first ^ _GOLDEN)
     low, high = numbers % _WORD, numbers // _WORD % _WORD
@@ -273,7 +274,7 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
     Args:
       keys: the texts of each key field, [B].
       numbers: the row numbers, [B], which replace the keys of rows without any key.
-      seed: the seed.
+      seed: the seed, which changes all positions.
     """
     is_absent = [tf.equal(tf.strings.strip(texts), "") for texts in keys]
     key_texts = [tf.strings.regex_replace(texts, _WHOLE, r"\1") for texts in keys]
@@ -296,7 +297,7 @@ def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
       seed: the seed of the random positions of the rows.
 
     Returns:
-      int64 [N].
+      The positions of the N rows, int64 [N].
     """
     places = np.zeros(len(labels), np.int64)
     _, classes = np.unique(labels, return_inverse=True)
@@ -316,9 +317,9 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
     """Return the labels of a split, [N]; `spec.MISSING` gives the value of an absent label.
 
     Args:
-      source: the source.
-      split: the split.
-      label: the field.
+      source: the source of the records.
+      split: the name of the split, such as "train".
+      label: the name of the label field.
       label_type: "int64" or "string".
 
     Raises:
@@ -331,7 +332,7 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
     except checks.UserError as error:
         if f"field {label!r} must be int64" not in str(error):
             raise
-        # The type in the Spec is unknown here.
+        # Suggest `label_type`, because the type of the label in the Spec is unknown here.
         raise checks.UserError(
             f"{error} For a label of texts, set label_type = 'string'."
         ) from error

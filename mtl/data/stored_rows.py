@@ -1,4 +1,4 @@
-"""TFRecord files with rows that a script had in memory, and how to read further rows like them.
+"""TFRecord files of rows that a script had in memory, with the settings that parse their texts.
 
 from mtl.data import stored_rows
 stored_rows.StoredRows.files = {"train": "train-b2825e76.tfrecord"}
@@ -18,8 +18,8 @@ class StoredRows(tfrecord.TfRecord):
     """A source that reads the rows of `frames.Frames` from the files that `mtl.train` writes.
 
     Attributes:
-      cells: the settings by which the texts of `Frames` were read; they apply to further rows, such
-        as the DataFrames of `Model.predict`.
+      cells: the settings that say how the texts of `Frames` were parsed. The texts of further rows,
+        such as the DataFrames of `Model.predict`, are parsed in the same way.
     """
 
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")]

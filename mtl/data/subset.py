@@ -35,8 +35,8 @@ class Subset(chosen_rows.ChosenRows):
       held_out: {new split: share of the rows}; `share` and these shares sum to at most 1.
       seed: the seed of the hash that selects the rows.
       draw: "hash" draws rows independently. "lattice" is only for saved runs that lack this
-        setting; with it, rows whose numbers differ by 2,236 tend to be in the same split, and so do
-        whole periods of periodic data.
+        setting. With "lattice", rows whose numbers differ by 2,236 tend to be in the same split,
+        and so do whole periods of periodic data.
     """
 
     source: Annotated[types.Source, source_lib.check]

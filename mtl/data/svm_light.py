@@ -1,4 +1,4 @@
-"""Text files of SVMlight, LIBSVM and SVMrank: sparse numbers with a label, ".gz" is decompressed.
+"""Text files of SVMlight, LIBSVM and SVMrank, sparse vectors with a label; ".gz" is decompressed.
 
 svm_light.SvmLight.files = {"train": "data/fold1/train.txt", "test": "data/fold1/test.txt"}
 spec.Spec.features = {"features": ("float32", (136,))}
@@ -27,7 +27,7 @@ from mtl.data import examples, files, json_lines
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# A pattern of lines without a row.
+# A pattern that matches lines without a row: blank lines and comments.
 _DROPPED = r"[ \t\r]*(?:#.*)?"
 _PAIRS = re.compile(rf"(?:[0-9]+:{literals.FINITE}(?: |$))*")
 # In float32, larger numbers would be infinite.
@@ -231,7 +231,7 @@ def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row
 
 def _read_pairs(parts: Sequence[str], first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Convert texts, which are an index and a number in turn, to int64 [n] and float32 [n]."""
-    # Integers of Python, because an index in a file may exceed int64.
+    # Use integers of Python, because an index in a file may exceed int64.
     indexes = list(map(int, parts[::2]))
     for position, index in enumerate(indexes):
         if not first <= index <= last:

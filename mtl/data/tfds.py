@@ -26,13 +26,13 @@ from mtl.data import source
 from mtl.deferred import tf, tf1
 from mtl.files import storage
 
-with deferred.imports():  # Imported only with a window.
+with deferred.imports():  # Only a window needs this import.
     from mtl.data import record_blocks
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 # Matches a dataset in the catalogue of tensorflow-datasets, with config and version.
 _CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
-# A hub may precede the name, and arguments of the builder may follow it.
+# A hub may precede the name, and arguments of the builder may follow the name.
 _READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
 # Saved runs may name the earlier package of the builders in `mtl.datasets`.
 _MOVED = re.compile(r"^mtl\.data\.")
@@ -66,7 +66,8 @@ class Tfds(types.Source):
     rename: Annotated[Mapping[str, str], checks.Map("map fields to features")] = dataclasses.field(
         default_factory=dict
     )
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):

@@ -26,9 +26,9 @@ with deferred.imports():
     from mtl.files import remote
 
 MALFORMED = "must be a serialized tf.Example."
-"""The error of a record in which no field can be found."""
+"""The error about a record that cannot be parsed as a tf.Example."""
 
-# The type of a key is searched in this number of records.
+# The type of a key is searched in the first `_SEARCHED` records.
 _SEARCHED = 100
 # {value of the setting `compression`: name in `tf.data`}.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -58,7 +58,8 @@ class TfRecord(types.Source):
     files: files.Files
     data_dir: str = ""
     compression: Annotated[str, checks.OneOf(["auto", *_COMPRESSIONS])] = "auto"
-    # repr=False: a run compares its repr with a saved repr, which may lack this setting.
+    # The repr leaves out this setting, because a resumed run compares the repr with the saved
+    # repr, which lacks the setting if an older version saved it.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
 
     def records(self, split: str) -> tf.data.Dataset:
@@ -117,7 +118,7 @@ class TfRecord(types.Source):
         """Yield the records of each file of a split, faster than `tf.data`.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
 
         Yields:
           (file, iterator of serialized tf.Examples).
@@ -177,7 +178,7 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
     """Parse a serialized tf.Example in plain Python.
 
     Args:
-      record: the serialized tf.Example.
+      record: the bytes of the serialized tf.Example.
       spec: the fields to read.
 
     Returns:
@@ -193,7 +194,7 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
 
 def _read_values(feature: tf.train.Feature, field: spec_lib.Field) -> list[Any] | None:
     kind = feature.WhichOneof("kind")
-    if kind is None:  # TensorFlow does not tell an absent list from an empty list.
+    if kind is None:  # TensorFlow does not distinguish an absent list from an empty list.
         return [] if field.is_ragged else None
     expected_kind = _KINDS.get(field.dtype, "int64_list")
     if kind != expected_kind:

@@ -125,7 +125,7 @@ def check_text(text: str, cells: Cells) -> None:
 
     Args:
       text: the text of a list, such as a:0.3|b:0.7.
-      cells: the delimiters.
+      cells: the settings with the delimiters of lists and weights.
 
     Raises:
       ValueError: a value lacks a weight, or its weight is not a number. The caller puts the name of
@@ -248,7 +248,7 @@ def take_column(field: spec_lib.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
 
     Args:
       field: the field of the keys, or the field of the weights.
-      column: the column.
+      column: the column of maps, or of lists of structs.
 
     Raises:
       ValueError: the column has another form, or only `take_part` can read the column.

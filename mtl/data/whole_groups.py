@@ -129,7 +129,8 @@ class WholeGroups:
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
             groups = _split_groups(records, source, field)
-            # Of sums of both numbers, two seeds would have the same orders, one epoch apart.
+            # With the sum of `seed` and `epoch` as a seed, two runs with different seeds would have
+            # the same orders, some epochs apart.
             pass_seed = tf.random.stateless_uniform(
                 [], [seed, epoch], maxval=tf.int64.max, dtype=tf.int64
             )

@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where rows are in the lanes, the sequences of rows that are cut into windows.
+    """The positions of rows in lanes; a lane is a sequence of rows that is cut into windows.
 
     Attributes:
       epochs: int64 [...], the epoch of each row.

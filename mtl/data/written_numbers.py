@@ -15,7 +15,7 @@ from mtl import checks
 
 # Spaces between digits and beside units, including no-break spaces.
 _SPACE = "[ \u00a0\u202f\u2009]"
-_MINUS = "\u2212\u2013-"  # Between other characters, a hyphen would mean a range.
+_MINUS = "\u2212\u2013-"  # In brackets of a pattern, a hyphen at the end means no range.
 _LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
 _EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
 _RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"

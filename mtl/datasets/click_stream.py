@@ -29,7 +29,7 @@ FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "click_probability": ("float32", ()),
     "purchase_probability": ("float32", ()),
 }
-# The random parts of a row, each with a separate seed.
+# The number of random parts of a row; each part has a separate seed.
 _DRAWS = 16
 _RECENT = 3
 _SECONDS = 3600.0
@@ -41,10 +41,10 @@ class ClickStream(simulated.Simulated):
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
     history has up to `max_events` clicked items. A share `noise` of the clicked items has a random
-    category, and the other clicked items have a category of interest. About half of the shown items
-    have a random category, and the others have a category of interest. Let n be the number of
-    clicked items with the category of the shown item. Let r be 1 if one of the last 3 clicked items
-    has the category of the shown item, and 0 otherwise:
+    category, and the other clicked items have one of the user's categories. About half of the shown
+    items have a random category, and the other shown items have one of the user's categories. Let n
+    be the number of clicked items with the category of the shown item. Let r be 1 if one of the
+    last 3 clicked items has the category of the shown item, and 0 otherwise:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
@@ -63,7 +63,7 @@ class ClickStream(simulated.Simulated):
       items: the number of items, at least `categories`.
       categories: the number of categories of items.
       interests: the number of categories that interest a user, at most `categories`.
-      max_events: the largest length of a history; lengths are uniform from 0 on.
+      max_events: the largest length of a history; lengths are uniform from 0 to `max_events`.
       noise: the share of clicked items with a random category, in [0, 1].
       rows: {split: number of rows} for the splits "train", "validation" and "test".
       shown: the number of items in a session; the last session of each 1000 rows may be shorter.

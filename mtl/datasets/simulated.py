@@ -94,7 +94,7 @@ def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
 
     Args:
       seed: the seed of the random vectors.
-      dimension: D.
+      dimension: D, the number of elements of a vector.
       cosine: the cosine of the angle between the two vectors, in [-1, 1].
     """
     normal = np.random.default_rng(seed).normal(size=[dimension, 2])

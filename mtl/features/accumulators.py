@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 # Quantiles of many values are computed from a uniform sample of this size.
 _SAMPLE_SIZE = 1 << 18
-# With more elements in a field, the sample has fewer rows, to bound the memory.
+# If a field has more than `_MOST_ELEMENTS` elements, the sample has fewer rows, to bound the
+# memory.
 _MOST_ELEMENTS = 16
 
 
@@ -38,7 +39,7 @@ class Moments:
 
     Attributes:
       source: a description of the measured values; statistics of another source are not reused.
-      read: features -> [N, n].
+      read: a function from features to values, [N, n].
       by_example: True if `read` returns one row for each example; `together` then updates all
         accumulators of this kind at once.
     """
@@ -59,7 +60,7 @@ class Moments:
         """Split the moments by element, and copy consecutive parts to several accumulators.
 
         Args:
-          parts: the accumulators.
+          parts: the accumulators that get the parts, in order.
           widths: the number of elements of each accumulator.
         """
         ends = np.cumsum(widths)[:-1]
@@ -101,7 +102,7 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return functions that update accumulators; one updates all `Moments` with `by_example`.
+    """Return functions that update accumulators; one function updates all `by_example` moments.
 
     Args:
       gathered: the accumulators to update, which may be of different classes.
@@ -182,7 +183,7 @@ class Bins:
 
     Attributes:
       source: a description of the measured values.
-      read: features -> [N, n].
+      read: a function from features to values, [N, n].
       num_bins: the approximate number of bins.
     """
 
@@ -246,7 +247,7 @@ class _Sample:
 
     def add(self, values: np.ndarray) -> None:
         """Add rows to the sample: values [N], or [N, n] with n values in each row."""
-        earlier = self._values if len(self._keys) else values[:0]  # With the dtype of `values`.
+        earlier = self._values if len(self._keys) else values[:0]  # Has the dtype of `values`.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
         # Trim the sample only at twice its size, so that the average cost for each row is constant.
@@ -335,7 +336,7 @@ class Vocabulary:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, with one value per line.
 
-        A warning tells values that the vocabulary lacks because of a line break.
+        The log warns of frequent values that the vocabulary lacks because they have a line break.
 
         Returns:
           {"file": the name of the file, "size": the number of values}.
@@ -411,7 +412,7 @@ class OfEvents:
     """Passes all list entries to an accumulator that expects one value per row.
 
     Args:
-      inner: the accumulator.
+      inner: the accumulator that gets the entries.
       lists: the names of the fields, [B, (L)] or [B, L].
     """
 

@@ -181,7 +181,7 @@ class Categorical(tables.Embedded, tables.Coded):
         """Look up values in the vocabulary.
 
         Args:
-          column: the column.
+          column: the name of the column.
           values: strings or integers [N].
           fitted: the statistics, which hold a learned vocabulary.
 
@@ -298,7 +298,7 @@ class Hashed(tables.Embedded, tables.Coded):
         """Hash values to buckets.
 
         Args:
-          column: the column.
+          column: the name of the column.
           values: strings or integers [N].
           fitted: the statistics of the training split, which this class does not need.
 
@@ -306,7 +306,7 @@ class Hashed(tables.Embedded, tables.Coded):
           int64 [N], in [0, num_buckets).
 
         Raises:
-          UserError: `values` are floats.
+          UserError: `values` are floats, which cannot be hashed.
         """
         del fitted
         tokens = columns_lib.tokens("Hashed", {column: values}, column)

@@ -40,7 +40,7 @@ class PerField(types.Column):
     """A column object that makes one column, `<prefix>_<field>`, from each field.
 
     Attributes:
-      names: the fields.
+      names: the names of the fields.
       prefix: the start of the column's name, which is also the variable scope. With different
         prefixes, two objects of the same class can use the same field.
       trainable: False freezes the tables of the column.
@@ -171,7 +171,7 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
 
     Args:
       where: the name of the setting, used in error messages.
-      fields: its value.
+      fields: the value of the setting.
 
     Raises:
       UserError: the value is not a list, is empty, holds anything but texts, or holds a name twice.
@@ -209,7 +209,7 @@ def numbers(kind: str, features: types.Tensors, field: str) -> Values:
     Args:
       kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
-      field: the field.
+      field: the name of the field.
 
     Returns:
       float32; or int64 if the field holds integers or bools, because float32 is exact only up to
@@ -229,7 +229,7 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
     Args:
       kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
-      field: the field.
+      field: the name of the field.
 
     Raises:
       UserError: the field holds strings or fractions.
@@ -246,7 +246,7 @@ def read_categories(kind: str, features: types.Tensors, field: str) -> Values:
     Args:
       kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
-      field: the field.
+      field: the name of the field.
 
     Raises:
       UserError: the field holds fractions.
@@ -261,7 +261,7 @@ def tokens(kind: str, features: types.Tensors, field: str) -> Values:
     Args:
       kind: the class of the column, used in error messages.
       features: {field: [B, ...]}.
-      field: the field.
+      field: the name of the field.
 
     Raises:
       UserError: the field holds fractions.
@@ -289,7 +289,7 @@ def flat(values: Values) -> tf.Tensor:
     """Flatten the values of a batch.
 
     Args:
-      values: [B, ...], dense or ragged.
+      values: the values, [B, ...], dense or ragged.
 
     Returns:
       [N], the values row by row.
@@ -334,7 +334,7 @@ def vectors(
       initializer: creates the initial values of the table; `stddev` then has no effect.
 
     Returns:
-      [B, D].
+      The vectors of the rows, [B, D].
 
     Raises:
       UserError: there are too many ids for one-hot vectors.
@@ -358,15 +358,15 @@ def embed(
     """Turn ids into a vector for each row, by any lookup function.
 
     Args:
-      ids: [B], [B, n] or [B, (L)].
+      ids: the ids of each row, [B], [B, n] or [B, (L)].
       look_up: a function from ids of any shape [...] to vectors [..., width].
       width: the length of a vector.
-      pooling: as in `vectors`.
+      pooling: how the vectors of a row are combined, as in `vectors`.
 
     Returns:
-      [B, width].
+      The vectors of the rows, [B, width].
     """
-    # [B, D], [B, n, D] or [B, (L), D].
+    # The vectors of all ids, [B, D], [B, n, D] or [B, (L), D].
     vectors = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return vectors

@@ -235,11 +235,11 @@ def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
 
     Args:
       vectors: the k vectors of each id, [..., k, D].
-      ids: [...].
+      ids: the ids, of any shape [...].
       width: the length of the joint vector of an id, such as k D.
 
     Returns:
-      [..., width].
+      The joint vectors of the ids, [..., width].
     """
     rows = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
     return tf.ensure_shape(rows, [*ids.shape, width])

@@ -135,7 +135,7 @@ def _list_accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
             earlier, kind = by_name.get(name), accumulators.Vocabulary
             # Columns with a common table count the values of all fields in one vocabulary.
             is_shared = isinstance(accumulator, kind) and isinstance(earlier, kind)
-            # The settings are in the text of an accumulator.
+            # The `repr` of an accumulator shows its settings.
             fits = earlier is None or is_shared or repr(earlier) == repr(accumulator)
             rule, fix = "be fitted with one setting", "Give one of the columns another prefix."
             checks.require(fits, f"features.{name}", rule, [earlier, accumulator], fix)
@@ -154,7 +154,7 @@ def encode_columns(
     Fields that no column reads are left out.
 
     Args:
-      columns: the columns.
+      columns: the column objects of the model.
       features: {field: [B, ...]}.
       fitted: the statistics of the training split.
       training: True lets augmentations change inputs at random.

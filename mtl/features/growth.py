@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 _NEVER = float("inf")
-# A score below the scores of all occupied rows, which are at least 0.
+# The score of free rows, which is below the scores of all occupied rows, because these are at least
+# 0.
 _FREE = -1.0
 # The number of the sketch's counters for each row of the table. With more counters, fewer keys
 # share a counter.
@@ -114,10 +115,10 @@ class _BatchKeys(NamedTuple):
     """The distinct keys of a batch over all replicas.
 
     Attributes:
-      keys: [N].
+      keys: the distinct keys, int64 [N].
       counts: the number of occurrences of each key, int64 [N].
       rows: the index of the row of each key, [N]; 0 for unknown keys.
-      is_known: [N].
+      is_known: True for keys that have a row, bool [N].
     """
 
     keys: tf.Tensor
@@ -161,8 +162,8 @@ class _Table:
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
         """Return an op that adds and evicts keys after the update of the weights, `moved`."""
-        # After the update of the weights, because all lookups of the step are then done, and "norm"
-        # compares the new weights.
+        # Change keys after the update of the weights: then all lookups of the step are done, and
+        # "norm" compares the new weights.
         with tf.control_dependencies([moved]):
             return self._change_after(_count_keys(self.part.create_keys(), keys), moved)
 

@@ -8,7 +8,7 @@ from mtl.deferred import tf
 
 
 class Writing(tf.compat.v1.train.Optimizer):
-    """Assigns the passed gradients as values, since optimizers can change mirrored variables."""
+    """Assigns gradients to variables as values, because optimizers can write mirrored variables."""
 
     def __init__(self, is_greatest: bool):
         super().__init__(use_locking=False, name="grow")

@@ -38,9 +38,9 @@ class History(types.Column):
     entries of all lists.
 
     In a list of lists, whose shape in the Spec is (None, None), an entry holds several values, such
-    as the categories of an item. Without histories, a column combines the values of a row by its
-    `pooling`; here, it combines the values of each entry in the same way. An empty entry, without
-    any value, becomes a vector of zeros, and still counts as an event.
+    as the categories of an item. In a history, a column combines the values of each entry by its
+    `pooling`, as it combines the values of a row elsewhere. An empty entry, without any value,
+    becomes a vector of zeros, and still counts as an event.
 
     Attributes:
       name: the name of the column.
@@ -287,7 +287,7 @@ class History(types.Column):
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
         # Repeat `now` for each event of a row, from [B] to [N].
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Infinite gaps get it, too.
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Also the bucket of infinite gaps.
         # Add slightly more than 1, so that a power of two does not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))

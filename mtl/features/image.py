@@ -35,7 +35,7 @@ class Image(column.PerField):
     """Normalises images, which are numbers [B, H, W] or [B, H, W, C], or encoded strings [B].
 
     Attributes:
-      names: the fields.
+      names: the names of the image fields.
       normalization: how pixels are normalised. "unit" divides pixels by the setting `greatest`.
         "z_score" also subtracts the mean of the channel over the training split, and divides by the
         standard deviation. "per_image" normalises each image by its own mean and standard deviation
@@ -142,7 +142,7 @@ class Image(column.PerField):
 
         Args:
           features: {field: pixels [B, H, W] or [B, H, W, C], or encoded images [B] as strings}.
-          field: the field.
+          field: the name of the image field.
 
         Returns:
           The pixels divided by `greatest`, float32 [B, H, W, C].

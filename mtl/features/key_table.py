@@ -30,7 +30,7 @@ def make_keys(tokens: tf.Tensor) -> tf.Tensor:
     The probability that two of n different tokens have the same key is about n^2 / 2^64.
 
     Args:
-      tokens: strings [N].
+      tokens: the texts of the tokens, strings [N].
 
     Returns:
       Keys, int64 [N], at least 1; an empty token has the key `NO_KEY`, which is 0.
@@ -58,7 +58,7 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
     Args:
       table: the key of each of R rows, int64 [R / 8, 8]; `NO_KEY` for free rows.
-      keys: int64 [N].
+      keys: the keys to look up, int64 [N].
 
     Returns:
       The rows of the keys, int64 [N], and a mask, bool [N], that is True for keys in the table.

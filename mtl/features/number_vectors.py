@@ -21,7 +21,7 @@ from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.features import accumulators, column, numeric
 
-# The paper of AutoDis gives no slope; this is PyTorch's default.
+# The paper of AutoDis gives no slope for leaky ReLU; 0.01 is PyTorch's default.
 _LEAKY_SLOPE = 0.01
 
 

@@ -131,7 +131,8 @@ class Numbers(column.PerField):
         """Read the values of an eager batch for the accumulator, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
-            return values.numpy()[:, np.newaxis]  # Ten times as fast as `_read_values`.
+            # `numpy` is ten times as fast as `_read_values`.
+            return values.numpy()[:, np.newaxis]
         return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:

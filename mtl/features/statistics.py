@@ -143,7 +143,7 @@ def list_differing(names: Sequence[str], source: str, directory: str) -> list[st
 
     Args:
       names: the columns or tables.
-      source: the folder of the other run's statistics; without it, nothing differs.
+      source: the folder of the other run's statistics; if it has no statistics, nothing differs.
       directory: the folder of this run's statistics.
     """
     other, current = load_statistics(source), load_statistics(directory)

@@ -106,7 +106,7 @@ class Embedded(column.Lookup):
     embedding: types.Embedding | None = None
 
     _is_ranked = False
-    """True if ids come by falling frequency."""
+    """True if ids are sorted by descending frequency."""
 
     def _check_lookup(self) -> None:
         super()._check_lookup()

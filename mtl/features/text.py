@@ -109,7 +109,7 @@ class Text(column.PerField):
         """Return {`<column>/embedding`: tokens}, if the tokenizer has names for tokens."""
         of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
         names_by_column = {output: of_tokens(output, fitted) for output in self.columns}
-        # With the name of the embedding, because the scope also holds the encoder's variables.
+        # Name the embedding, not its scope, because the scope also holds the encoder's variables.
         return {f"{output}/embedding": names for output, names in names_by_column.items() if names}
 
     def _encode(

@@ -41,7 +41,7 @@ def _read_times(
     is_time = tf.strings.regex_full_match(texts, literals.FINITE)
     # -1 marks a missing number, not the last second of 1969.
     is_time &= tf.not_equal(texts, str(spec.NO_ID))
-    # In float64, because float32 rounds seconds since 1970 to multiples of 128.
+    # Use float64, because float32 rounds seconds since 1970 to multiples of 128.
     numbers = tf.strings.to_number(tf.where(is_time, texts, "0"), tf.float64)
     seconds = tf.floor(numbers / times.SINCE_1970[form])
     return time_texts.divide_seconds(tf.cast(seconds, tf.int64)), is_time

@@ -30,7 +30,7 @@ class Unified(tables.Ids):
     Each row of the table stands for several values.
 
     Attributes:
-      names: the fields.
+      names: the names of the fields that share the table.
       num_buckets: the number of rows of the table.
       num_lookups: the number of rows for each value, k, which may differ between columns with a
         common table.

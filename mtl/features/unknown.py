@@ -41,7 +41,7 @@ def count_unknown(
     """Count the unknown values of a batch.
 
     Args:
-      columns: the columns.
+      columns: the column objects of the model.
       features: {field: [B, ...]}.
       fitted: the statistics of the training split.
 

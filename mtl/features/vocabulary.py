@@ -21,7 +21,7 @@ def read_file(where: str, path: str) -> list[bytes]:
 
     Args:
       where: the setting that names the file, used in error messages.
-      path: the file.
+      path: the path of the file with the tokens.
 
     Raises:
       UserError: the file does not exist, begins with a byte order mark, or has an empty or repeated

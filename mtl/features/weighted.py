@@ -155,7 +155,8 @@ class Weighted(types.Column):
             fits.append(_require(flat >= 0, flat, message))
         with tf.control_dependencies(fits):
             splits, flat = tf.identity(values.row_splits), tf.identity(flat)
-        # Another tensor, because its ids have the name of the column inside.
+        # Make a new tensor, because `codes.remember` stores its ids under the name of the inner
+        # column.
         flat_values = tf.identity(values.values)
         ids = codes.find_ids(features[field], _name(output))
         if ids is not None:

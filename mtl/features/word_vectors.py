@@ -37,7 +37,7 @@ class WordVectors(types.Accumulator):
 
     Attributes:
       where: the setting that names the file.
-      path: the file.
+      path: the path of the file with the word vectors.
       dimension: the length of the vectors.
       column: the name under which the statistics hold the vocabulary.
       given: the tokens, or the file, of the vocabulary in the settings; None if the vocabulary is
@@ -126,7 +126,7 @@ def make_initializer(
         if count == 0:
             return random_rows
         part = f"{size} {shape[1]} {first},{count}:0,{shape[1]}"
-        # Checkpoint savers use this op, too, while servers may refuse ops that read arbitrary
+        # Read with the op of checkpoint savers, because servers may refuse ops that read arbitrary
         # files.
         (vectors,) = tf.raw_ops.RestoreV2(
             prefix=prefix, tensor_names=[_VALUES], shape_and_slices=[part], dtypes=[tf.float32]
@@ -146,7 +146,7 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
 
     Args:
       where: the setting that names the file, used in error messages.
-      path: the file.
+      path: the path of the file with the word vectors.
       dimension: the length of a vector.
       tokens: V tokens in UTF-8.
 

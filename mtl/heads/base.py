@@ -63,14 +63,14 @@ class Labelled(types.Head):
         """The name of the label field."""
         return self.label or self.name
 
-    # Subclasses define these members.
+    # Subclasses define the members below.
 
     has_ids: ClassVar[bool] = True
     """True if -1 in an int64 label marks a missing label, unless a setting names -1."""
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The label values that settings of the head name; -1 may be one of them."""
+        """The label values that settings of the head name; -1 may be among these values."""
         return ()
 
     @property
@@ -89,7 +89,8 @@ class Labelled(types.Head):
     directions: ClassVar[Mapping[str, bool]] = {"average_loss": False}
     """{metric: True if a higher value is better}, the most important metric first.
 
-    A name may contain "*". Metrics without a better direction, such as means, are absent.
+    A name may contain "*". A metric is absent if neither higher nor lower values are better, as for
+    a mean.
     """
 
     def initial_bias(self) -> Any:
@@ -136,7 +137,7 @@ class Labelled(types.Head):
         """
         raise NotImplementedError
 
-    # All heads share these members.
+    # All heads share the members below.
 
     @property
     def leaves_out_minus_one(self) -> bool:
@@ -215,7 +216,7 @@ class Labelled(types.Head):
         """Return the weight field as [B] or [B, 1], with 0 for missing labels."""
         label_weights = self.read_field(labels, field, (tf.float32, tf.int64), ())
         weights = tf.cast(label_weights, tf.float32)
-        # A row of n labels has one weight, [B, 1], for all of them.
+        # A row of n labels has one weight, [B, 1], for all n labels.
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
         # A row without a label may have any weight, even NaN.
@@ -230,12 +231,12 @@ class Labelled(types.Head):
 
         Args:
           labels: {field: [B, ...]}.
-          field: the field.
+          field: the name of the label field.
           kinds: the types that the field may have.
           shape: the shape of the label in one example.
 
         Returns:
-          The label, [B, *shape].
+          The label in all rows, [B, *shape].
 
         Raises:
           UserError: the field is absent, or has a type or shape that is not allowed.
@@ -265,7 +266,7 @@ class Labelled(types.Head):
         Args:
           result: the tensor to return.
           valid: bool, True for valid labels.
-          given: the labels; the error message shows the first wrong one.
+          given: the labels; the error message shows the first wrong label.
           rule: the condition that labels must meet, such as `be in [0, 10)`; the error message
             states it.
           field: the name of the label field; None means the property `field` of the head.
@@ -281,7 +282,7 @@ class Labelled(types.Head):
         """Return the start of an error message about a label; the caller appends the label.
 
         Args:
-          field: the label field.
+          field: the name of the label field.
           rule: the condition that the label must meet, such as `be in [0, 10)`.
         """
         return f"head {self.name!r}: label {field!r} must {rule}, got"
@@ -384,10 +385,10 @@ class Base(Labelled):
     metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
     """The metrics that depend on the labels alone."""
 
-    # Subclasses define these members.
+    # Subclasses define the members below.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return a mask of outcomes, such as positives; only rows of the space may have outcomes.
+        """Return a mask of outcomes, such as positives, which only rows inside `within` may have.
 
         Args:
           targets: the targets that the method `targets` returns.
@@ -453,7 +454,7 @@ class Base(Labelled):
         """
         raise NotImplementedError
 
-    # All heads share these members.
+    # All heads share the members below.
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: logits [B, size] and labels {field: [B, ...]} -> a scalar.
@@ -547,7 +548,7 @@ class Base(Labelled):
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         parts = self.targets(self.label_of(labels))
-        # A mask of numbers would become the weights of the rows.
+        # Refuse a mask of numbers, which would silently become the weights of the rows.
         is_pair = isinstance(parts, (list, tuple)) and len(parts) == 2
         is_pair = is_pair and getattr(parts[1], "dtype", None) == tf.bool
         rule = "return targets, and a bool mask of the labels that are present"
@@ -569,7 +570,7 @@ class Base(Labelled):
         label = labels[self.field]
         shown_values = targets if isinstance(label, tf.RaggedTensor) else label
         has_outcome = self.happened(targets)
-        # A pixel of a map may have several numbers.
+        # A pixel of a map may have several target numbers, such as a vector.
         has_outcome = tf.reduce_any(has_outcome, -1) if has_outcome.shape.rank > 2 else has_outcome
         return self.checked(targets, ~(outside & has_outcome), shown_values, self._space_rule)
 
@@ -612,7 +613,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
       counts: True for labels with a weight above 0, bool [B] or [B, n].
 
     Returns:
-      A float64 scalar.
+      The number of rows, a float64 scalar.
     """
     mask = tf.zeros_like(counts)
     for output in outputs:
@@ -648,7 +649,7 @@ def or_nan(
 def _accepts_value(accepts: Callable[[Any], bool], value: Any) -> bool:
     try:
         return accepts(value)
-    except TypeError:  # A string instead of a number, or the reverse.
+    except TypeError:  # The value has a wrong type, such as str.
         return False
 
 
@@ -674,11 +675,11 @@ def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
     """Repeat the names of C classes for each row of a batch.
 
     Args:
-      names: the names.
+      names: the names of the C classes.
       scores: a tensor [B, ...], of which only the number of rows is used.
 
     Returns:
-      string [B, C].
+      The names in each row, string [B, C].
     """
     return tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
 
@@ -688,7 +689,7 @@ def check_share(where: str, value: float) -> None:
 
     Args:
       where: the name of the setting, for error messages.
-      value: the value.
+      value: the value of the setting.
 
     Raises:
       UserError: the value is not a number, or not between 0 and 1.

@@ -211,7 +211,7 @@ class Binary(base.Base):
         """Return logits, targets and weights in matching shapes.
 
         Args:
-          logits: [B, 1].
+          logits: the log-odds of the positive class, [B, 1].
           labels: {field: [B, ...]}.
 
         Returns:
@@ -261,7 +261,7 @@ class Binary(base.Base):
         """Return the probabilities of both classes.
 
         Args:
-          logits: [..., 1].
+          logits: the log-odds of the positive class, [..., 1].
           probability: the probability of the positive class, [...].
 
         Returns:
@@ -361,7 +361,8 @@ def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
       precision if no row is predicted as positive.
     """
     positive, num_flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
-    # All rows minus the missed positives (positive - hits) and the false alarms (flagged - hits).
+    # Correct rows are all rows minus the missed positives (positive - hits) and the false alarms
+    # (flagged - hits).
     num_correct = sums["weight"] - positive - num_flagged + 2 * hits
     return {
         "accuracy": metrics.ratio(num_correct, sums["weight"]),

@@ -48,7 +48,7 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
       handle: the resource handle of a variable with at least `end` rows.
       start: the index of the first row to write, an int64 scalar.
       end: the index after the last row to write, an int64 scalar.
-      value: [end - start, ...].
+      value: the rows to write, [end - start, ...].
 
     Returns:
       The op that writes the rows.
@@ -87,8 +87,8 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
 
     Args:
       state: the variables, in the order of `rows_state`.
-      keys: int64 [B].
-      rows: float32 [B, width].
+      keys: the keys of the B new rows, int64 [B].
+      rows: the numbers of the B new rows, float32 [B, width].
 
     Returns:
       The op that writes the rows.

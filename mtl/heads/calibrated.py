@@ -41,7 +41,7 @@ def calibrate(
     for each row, and the map has slope 1 below the first and above the last knot.
 
     Args:
-      logits: [B, C].
+      logits: the logits before the calibration, [B, C].
       num_knots: K; 0 for lines.
       slices: {feature: values}; if empty, all rows use the same knots.
       features: {field: [B, ...]}.
@@ -93,7 +93,7 @@ def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
 
     Args:
       task: the name of the head.
-      name: `KNOTS` or `LINES`.
+      name: the name of the variable, `KNOTS` or `LINES`.
       values: the initial value of the variable; the docstrings of `KNOTS` and `LINES` describe its
         shape.
 

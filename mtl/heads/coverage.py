@@ -35,12 +35,12 @@ def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> t
     """Sum the weights of labels at or below each quantile.
 
     Args:
-      quantiles: [B, Q].
-      targets: [B].
-      weights: [B].
+      quantiles: the predicted quantiles, [B, Q].
+      targets: the labels, [B].
+      weights: the weights of the labels, [B].
 
     Returns:
-      float64 [Q].
+      The sum of weights for each quantile, float64 [Q].
     """
     below = tf.cast(targets, tf.float64)[:, tf.newaxis] <= tf.cast(quantiles, tf.float64)
     return metrics.sum_weighted(tf.cast(below, tf.float64), weights[:, tf.newaxis], 0)

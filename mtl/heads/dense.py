@@ -45,7 +45,7 @@ class Dense(base.Base):
         """Return logits, targets and weights, with height and width flattened to one axis.
 
         Args:
-          logits: [B, H, W, size].
+          logits: the logits of all pixels, [B, H, W, size].
           labels: {field: [B, ...]}; the head's label is [B, H, W] or [B, H, W, n].
 
         Returns:
@@ -78,7 +78,7 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
       maps: [B, H, W, ...], with static sizes except for B.
 
     Returns:
-      [B, H W, ...].
+      The values of all places, [B, H W, ...].
     """
     shape = maps.shape[1:].as_list()
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])

@@ -68,7 +68,7 @@ class Density(unlabelled.Unlabelled):
         of = "" if setting == "name" else f" of task {self.name!r}"
         return f"{type(self).__name__}.{setting}{of}"
 
-    # Subclasses define these members.
+    # Subclasses define the members below.
 
     @abc.abstractmethod
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
@@ -86,12 +86,12 @@ class Density(unlabelled.Unlabelled):
         """Return `log p_k(h)` of each row for each component.
 
         Args:
-          tower: [B, H].
+          tower: the output of the tower, [B, H].
           parameters: the parameters of all mixtures, [R, K, ...] each, or of the best mixture
             alone, [1, K, ...] each.
 
         Returns:
-          [B, R, K], in nats.
+          The logarithms of the densities, [B, R, K], in nats.
         """
 
     @abc.abstractmethod
@@ -114,16 +114,16 @@ class Density(unlabelled.Unlabelled):
           parameters: the parameters of the best mixture, [K, ...] each.
 
         Returns:
-          [B, S, n].
+          The samples, [B, S, n].
         """
 
-    # All densities share these members.
+    # All densities share the members below.
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute `log(pi_k p_k(h))`, and in prediction also draw samples.
 
         Args:
-          tower: [B, H].
+          tower: the output of the tower, [B, H].
 
         Returns:
           The logits [B, C]: the K values of the best mixture, then the R K values of all mixtures

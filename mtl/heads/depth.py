@@ -89,7 +89,7 @@ class Depth(dense.Dense):
         """Return logits, targets and weights, with height and width flattened to one axis.
 
         Args:
-          logits: [B, H, W, 1].
+          logits: the logits of all pixels, [B, H, W, 1].
           labels: {field: [B, ...]}; the head's label is [B, H, W].
 
         Returns:

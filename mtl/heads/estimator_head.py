@@ -40,8 +40,8 @@ class EstimatorHead(types.Head):
     gets only rows with a label, and reads its `weight_column` from the label fields. Heads of
     `tf.estimator` divide the loss by the number of rows, not by the sum of weights. If their
     `loss_reduction` is "sum", the loss of a training step is the sum over all rows of the batch,
-    even with micro-batches and replicas. With parameter servers, it is the sum over the rows of the
-    worker.
+    even with micro-batches and replicas. With parameter servers, the loss is the sum over the rows
+    of the worker.
 
     Attributes:
       name: the name of the task, with which the names of its metrics and predictions begin.
@@ -89,8 +89,9 @@ class EstimatorHead(types.Head):
         rows = labels.get(self._rows_field)
         if rows is None:
             return self._compute_loss(logits, labels)
-        # A step multiplies the loss of a part of the batch by the part's share of the labels, as
-        # for means. The factor of a whole batch is exactly 1.
+        # A training step multiplies the loss of a part of the batch by the part's share of the
+        # labels, as if the loss were a mean. This factor undoes the multiplication. For a whole
+        # batch, the factor is exactly 1.
         factor = tf.math.divide_no_nan(rows[0], self.label_weight(labels))
         return self._compute_loss(logits, labels) * factor
 

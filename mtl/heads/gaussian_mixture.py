@@ -95,7 +95,7 @@ class GaussianMixture(density.Density):
         if not self.noise:
             return densities
         penalty = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
-        # The difference is 0, but has a gradient.
+        # The added difference is 0, but has the gradient of `-penalty`.
         return densities + (tf.stop_gradient(penalty) - penalty)
 
     def draw_size(self, width: int) -> int:

@@ -29,7 +29,7 @@ def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
       kind: a name in `GAINS`.
 
     Returns:
-      The same shape.
+      The gains, in the shape of the labels.
     """
     return tf.exp(labels * math.log(2)) - 1 if kind == "exponential" else labels
 
@@ -41,7 +41,7 @@ def discounts(ranks: tf.Tensor) -> tf.Tensor:
       ranks: numbers of at least 1, in any shape; the smooth ranks of ApproxNDCG may be fractions.
 
     Returns:
-      The same shape.
+      The discounts, in the shape of the ranks.
     """
     return math.log(2) / tf.math.log1p(ranks)
 
@@ -135,7 +135,7 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
       rows: the rows of the split, sorted by group.
 
     Returns:
-      float64 [G].
+      The mean weights, float64 [G].
     """
     return tf.math.divide_no_nan(rows.sum(rows.weights), rows.sum(tf.ones_like(rows.weights)))
 

@@ -82,7 +82,7 @@ class Ranking(base.Labelled):
 
     @property
     def _greatest_label(self) -> float:
-        """The greatest valid label; up to it, gains neither lose precision nor overflow."""
+        """The greatest valid label: gains of such labels neither lose precision nor overflow."""
         return group_metrics.MAX_EXPONENT if self.gain == "exponential" else 1e30
 
     def accepts(self, value: Any) -> bool:

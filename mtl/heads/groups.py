@@ -109,7 +109,7 @@ class Ranked(NamedTuple):
         """Order the rows of each group by descending value.
 
         Args:
-          values: float32 [N].
+          values: the values by which rows are ordered, float32 [N].
 
         Returns:
           int32 [N], the indices of the rows; the rows of the first group come first.
@@ -121,10 +121,10 @@ class GroupedRows:
     """A `metrics.Total` of all rows of a split with their groups, in 20 bytes for each row.
 
     Args:
-      keys: [B] int64, the key of each row's group.
-      scores: [B] float32.
-      labels: [B] float32.
-      weights: [B] float32; the total drops rows of weight 0.
+      keys: the key of each row's group, int64 [B].
+      scores: the scores of the rows, float32 [B].
+      labels: the labels of the rows, float32 [B].
+      weights: the weights of the rows, float32 [B]; the total drops rows of weight 0.
     """
 
     def __init__(self, keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor):
@@ -150,5 +150,6 @@ class GroupedRows:
 def _order_rows(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Return row indices, sorted by group, and within a group by descending values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
-    # One sort of integers: the high bits are the group, the low bits the negated score.
+    # Sort rows once by an integer, with the group in the high bits and the negated score in the low
+    # bits.
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

@@ -70,7 +70,7 @@ class StreamedFrequency:
           The logarithm of the frequency Q of each row's item, [B].
         """
         size = self.buckets * self.hashes
-        # The last entry takes the rows that must not update a frequency.
+        # An additional last entry takes the rows that must not update a frequency.
         last_steps = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
         visits = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))

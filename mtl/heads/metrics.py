@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, Protocol
 from mtl import types
 from mtl.deferred import tf, tf1
 
-# As in C. Guo et al., "On Calibration of Modern Neural Networks", 2017.
+# The number of bins in C. Guo et al., "On Calibration of Modern Neural Networks", 2017.
 CALIBRATION_BINS = 15
 
 SLICE = "@"
-"""The separator of a metric's name and a slice of rows, as in `income/auc@country=DE`."""
+"""The separator between a metric and a slice of rows, as in `income/auc@country=DE`."""
 
 
 # Every head may report these warning metrics; lower is better.
@@ -68,7 +68,7 @@ def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, b
     over all rows.
 
     Args:
-      head: the head.
+      head: the head that has the metrics.
       names: the names of the head's metrics, without the name of the task.
 
     Returns:
@@ -237,7 +237,7 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
     """Sum `values * weights` in float64.
 
     Args:
-      values: any shape.
+      values: the values to sum, of any shape.
       weights: the weights, in a shape that broadcasts to the shape of `values`.
       axis: the axis to sum over; None sums over all axes.
 
@@ -251,8 +251,8 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     """Divide two tensors; the result is NaN if the denominator is 0.
 
     Args:
-      numerator: any shape.
-      denominator: the same shape.
+      numerator: the dividend, of any shape.
+      denominator: the divisor, of the same shape.
 
     Returns:
       The quotients, in the shape of the two tensors.
@@ -287,7 +287,7 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
     """Average the values that are not NaN.
 
     Args:
-      values: any shape.
+      values: the values to average, of any shape.
 
     Returns:
       The average, a scalar; NaN if all of the values are NaN.
@@ -303,12 +303,12 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
     If all C logits are equal, the probability is k / C.
 
     Args:
-      logits: [B, C].
-      targets: class ids, [B].
+      logits: the logits of the classes, [B, C].
+      targets: the class ids of the labels, [B].
       k: the number of classes in the top k.
 
     Returns:
-      float32 [B], in [0, 1].
+      The probabilities, float32 [B], in [0, 1].
     """
     target_logits = tf.gather(logits, targets, batch_dims=1)[:, tf.newaxis]
     above = tf.reduce_sum(tf.cast(logits > target_logits, tf.float32), axis=-1)
@@ -322,7 +322,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
     Args:
       bins: the index of each value's bin, int32 [B] or [B, C]. Indices below 0 count as the first
         bin, and indices beyond the end as the last.
-      weights: the same shape.
+      weights: the weights, in the shape of the values.
       num_bins: the number of bins.
 
     Returns:

@@ -171,12 +171,12 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
       shares: the levels of Q quantiles, in (0, 1): [B, Q] for each row, or [1, Q] for all rows.
 
     Returns:
-      [B, Q].
+      The quantiles, [B, Q].
     """
     weights, means, scales = (values[:, tf.newaxis] for values in mixture)
     weights, inverse = tf.exp(weights), 1 / (scales * math.sqrt(2))
     shares = shares[..., tf.newaxis]
-    # [B, 1, 1] each; adding zeros broadcasts them to [B, Q, 1].
+    # The bounds are [B, 1, 1]; adding zeros broadcasts each bound to [B, Q, 1].
     low = tf.reduce_min(means - _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     # Unroll the steps, as some export formats lack loops. To save ops, build constants once, and

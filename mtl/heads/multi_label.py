@@ -143,7 +143,8 @@ class MultiLabel(classes.Classes):
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """Return the check and the rule for values of a multi-hot label or a list of classes."""
-        # C values are multi-hot if some are floats or equal, as a list holds each class once.
+        # A label of C values is multi-hot if some values are floats, or if some are equal, because
+        # a list names each class only once.
         is_multi_hot = len(set(given)) < self.size or any(isinstance(v, float) for v in given)
         if len(given) == self.size and is_multi_hot:
             return lambda value: value in (0, 1), _RULE

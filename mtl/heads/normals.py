@@ -14,7 +14,7 @@ from mtl import types
 from mtl.deferred import tf
 from mtl.heads import base, dense, metrics
 
-# Degrees; the thresholds of Fouhey, Gupta and Hebert, 2013.
+# The thresholds of Fouhey, Gupta and Hebert, 2013, in degrees.
 _WITHIN = {"within_11_25": 11.25, "within_22_5": 22.5, "within_30": 30.0}
 # The median of angles comes from bins of 0.01 degree.
 _BINS = 18_000

@@ -22,7 +22,7 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Compute a weighted mean.
 
     Args:
-      values: any shape.
+      values: the values to average, of any shape.
       weights: numbers of at least 0, in the shape of `values`.
 
     Returns:
@@ -50,7 +50,7 @@ def binary_cross_entropy(
     value.
 
     Args:
-      logits: float, any shape.
+      logits: the log-odds of the label 1, floats of any shape.
       targets: 0.0 or 1.0, in the shape of `logits`.
       positive_weight: the factor of the loss of positives; a number, or a list with a number for
         each class on the last axis.
@@ -85,7 +85,7 @@ def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
       second: the log-odds b of the second event, given that the first event happens.
 
     Returns:
-      The same shape.
+      The log-odds, in the shape of the arguments.
     """
     return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
 
@@ -102,7 +102,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
         p_o.
 
     Returns:
-      The same shape.
+      The log-odds, in the shape of the arguments.
     """
 
     def log_chance(sign: float) -> tf.Tensor:
@@ -135,14 +135,14 @@ def softmax_cross_entropy(
     For two classes with the logits (0, x), the loss equals `binary_cross_entropy` of the logit x.
 
     Args:
-      logits: [B, C], C >= 2.
-      class_ids: [B] ints in [0, C).
+      logits: the logits of the classes, [B, C], with C >= 2.
+      class_ids: the class ids of the labels, ints [B] in [0, C).
       class_weights: the factor of the loss of each class, C numbers.
       label_smoothing: the strength s of label smoothing, in [0, 1).
       focal_gamma: the exponent gamma, at least 0; with 0, the loss is plain cross-entropy.
 
     Returns:
-      [B].
+      The losses of the rows, [B].
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=class_ids, logits=logits)
     if label_smoothing:
@@ -232,12 +232,12 @@ def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[floa
     """Compute the pinball loss `mean_k max(l_k e_k, (l_k - 1) e_k)` of the errors `e_k = y - q_k`.
 
     Args:
-      quantiles: q, [B, Q].
-      targets: y, [B].
+      quantiles: q, the predicted quantiles, [B, Q].
+      targets: y, the labels, [B].
       levels: the levels l of the Q quantiles, numbers in (0, 1).
 
     Returns:
-      [B].
+      The losses of the rows, [B].
     """
     errors = -_compute_error(quantiles, targets[:, tf.newaxis])
     shares = tf.constant(list(levels), errors.dtype)
@@ -321,7 +321,7 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
     Args:
       log_rates: the logarithms of the rates, in any shape.
       targets: the labels, at least 0, in the shape of `log_rates`.
-      power: in (1, 2).
+      power: the power of the Tweedie distribution, in (1, 2).
 
     Returns:
       Deviances, in the same shape.
@@ -339,7 +339,7 @@ def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
       others: the logits of the probabilities q, [B, C].
 
     Returns:
-      [B].
+      The divergences of the rows, [B].
     """
     surprise = tf.nn.log_softmax(logits) - tf.nn.log_softmax(others)
     return tf.reduce_sum(tf.nn.softmax(logits) * surprise, -1)

@@ -79,7 +79,7 @@ class Ordinal(classes.Classes):
         """Compute the logits of y > 0, y > 1, ...
 
         Args:
-          tower: [B, H].
+          tower: the output of the tower, [B, H].
 
         Returns:
           The logits [B, C - 1], in falling order within each row.

@@ -77,7 +77,7 @@ class Quantile(standardized.Standardized):
         """Compute the quantile nearest to the median, or the mean of two equally near quantiles.
 
         Args:
-          logits: [B, Q], or [B] if Q is 1.
+          logits: the predicted quantiles, [B, Q], or [B] if Q is 1.
 
         Returns:
           The predicted numbers, [B], in the unit of the label.
@@ -104,8 +104,8 @@ class Quantile(standardized.Standardized):
         """Compute half of the mean squared distance between the quantiles of two predictions.
 
         Args:
-          logits: [B, Q].
-          others: [B, Q].
+          logits: the quantiles of one prediction, [B, Q].
+          others: the quantiles of the other prediction, [B, Q].
 
         Returns:
           Half of the mean squared distances, [B], in the squared unit of the label.

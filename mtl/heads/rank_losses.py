@@ -47,7 +47,7 @@ class Lists(NamedTuple):
         """Sum the values of each group, without rows of weight 0.
 
         Args:
-          values: [N].
+          values: a value of each row, [N].
 
         Returns:
           The sums, [G]; 0 for a group in which all rows weigh 0.
@@ -59,7 +59,7 @@ class Lists(NamedTuple):
         """Find the greatest value of each group, without rows of weight 0.
 
         Args:
-          values: floats [N].
+          values: a value of each row, floats [N].
 
         Returns:
           The greatest values, [G]; the lowest float for a group in which all rows weigh 0.
@@ -77,8 +77,8 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
 
     Args:
       keys: the group of each row, [B].
-      scores: [B].
-      labels: [B].
+      scores: the scores of the rows, [B].
+      labels: the labels of the rows, [B].
       weights: [B]; rows with a weight of 0 are ignored.
 
     Returns:
@@ -205,8 +205,9 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
       The loss of each group, [G]; 0 for a group in which all labels are equal.
     """
     gains = group_metrics.gains(lists.labels, gain)
-    # The second field breaks ties: if scores are equal, the row with the smaller label ranks first.
-    # It differs between rows of one label, so each row has a rank of its own.
+    # The second field, `-label_ranks`, breaks ties: if scores are equal, the row with the smaller
+    # label ranks first. The rows of a group differ in `label_ranks`, so no two rows have the same
+    # rank.
     label_ranks = _rank_labels(lists)
     ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), -label_ranks])
     discounts = group_metrics.discounts(ranks)
@@ -299,13 +300,13 @@ def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor
 
     Args:
       kind: a name in `TYPES`.
-      lists: the groups.
+      lists: the groups of rows.
       gain: the gain of a label for the kinds "lambdarank" and "approx_ndcg": "exponential" or
         "linear".
       temperature: the temperature of "approx_ndcg", above 0.
 
     Returns:
-      [G].
+      The losses of the groups, [G].
     """
     if kind == "lambdarank":
         return lambdarank(lists, gain)

@@ -18,7 +18,7 @@ from mtl.deferred import tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
-"""The largest number of different scores; a score takes up to 48 bytes of memory."""
+"""The largest number of different scores with exact areas; a score takes up to 48 bytes."""
 
 MAX_EXACT_CLASSES = 128
 """The largest number of classes with exact areas, which need a sort of all scores."""
@@ -30,7 +30,7 @@ BOUND = "_error_bound"
 _HISTOGRAM_BINS = 2**20
 # Bins are equally wide in asinh(score): linear near 0 and logarithmic beyond, up to 11013.
 _MAX_ASINH = 10.0
-# A score is a float32 of 32 bits. As integers, these bits have the order of the scores.
+# A score is a float32 of 32 bits, which `order_bits` maps to an integer of the same order.
 _SCORE_BITS = 32
 
 
@@ -157,7 +157,7 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
     """Map floats to integers of the same order.
 
     Args:
-      logits: float32, any shape.
+      logits: the scores to map, float32 of any shape.
 
     Returns:
       int64 in [0, 2^32), in the same shape; -0 and 0 are equal.

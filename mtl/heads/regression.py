@@ -54,7 +54,7 @@ class Number(base.Base):
         Integer labels become float64, as float32 is exact only for integers up to 2^24.
 
         Args:
-          label: [B] or [B, n].
+          label: the labels, [B] or [B, n].
 
         Returns:
           Numbers, with 0 for missing labels, and a mask of present labels; in the shape of the
@@ -209,7 +209,7 @@ class Regression(Number):
         """Compute the loss of every example, from errors in multiples of `unit`.
 
         Args:
-          logits: [B] or [B, n].
+          logits: the outputs of the head's layer, [B] or [B, n].
           targets: the labels, in the shape of the logits.
 
         Returns:
@@ -282,7 +282,7 @@ class Dispersion(Rate):
 
         Args:
           logits: the logarithms of the predicted means, [B].
-          targets: [B].
+          targets: the labels, [B].
 
         Returns:
           The deviances, [B], in the type of the logits; 0 for a perfect prediction.

@@ -241,7 +241,7 @@ class Retrieval(base.Labelled):
         """Parse labels.
 
         Args:
-          label: numbers [B].
+          label: the labels of the rows, numbers [B].
 
         Returns:
           1.0 for labels above 0, else 0.0, float32 [B]; and a mask of present labels, bool [B].
@@ -390,7 +390,7 @@ class Retrieval(base.Labelled):
         """Build the metrics, which rank all items of the split.
 
         Args:
-          logits: [B, 2 D].
+          logits: the vectors of query and item, [B, 2 D].
           labels: {field: [B, ...]}.
 
         Returns:

@@ -96,7 +96,7 @@ def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where:
       int32 [B]: the index of the slice of each row, or the number of slices for rows in no slice.
 
     Raises:
-      UserError: as in `find_rows`.
+      UserError: a slice does not suit its field, as in `find_rows`.
     """
     rows = [find_rows(fields, part, where) for part in list_slices(given)]
     # Ranks must differ, as argmax may return the index of any of several equal numbers.
@@ -110,11 +110,11 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
 
     Args:
       fields: {field: [B]}.
-      one: the slice.
+      one: the slice whose rows are found.
       where: the name of the setting with the slice, for error messages.
 
     Returns:
-      bool [B].
+      A mask, True for rows of the slice, bool [B].
 
     Raises:
       UserError: the field has several values in a row, or has another type than the value of the

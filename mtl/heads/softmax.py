@@ -173,7 +173,7 @@ class CrossEntropy:
 
     @property
     def classifier_scale(self) -> float | None:
-        """The scale that the margin takes the classifier to have; None for any scale."""
+        """The scale that the margin needs the classifier to have; None if any scale suits."""
         return getattr(self.margin, "scale", None)
 
     @property

@@ -150,8 +150,9 @@ class Inside:
     """An accumulator that reads only the rows inside of a sample space.
 
     Attributes:
-      accumulator: the accumulator that gets these rows; it reads labels with one value in each row.
-      space: the sample space.
+      accumulator: the accumulator that gets the rows inside of the sample space; it reads labels
+        with one value in each row.
+      space: the sample space whose rows are read.
     """
 
     accumulator: types.Accumulator

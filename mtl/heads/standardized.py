@@ -36,7 +36,7 @@ class Standardized(regression.Number):
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return an accumulator of the label's mean and deviation, unless settings give both."""
+        """Return an accumulator of the label's mean and deviation, unless both are settings."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read_numbers = functools.partial(_read_numbers, field=self.field, head=self)
@@ -64,7 +64,7 @@ class Standardized(regression.Number):
         return dataclasses.replace(
             self,
             label_mean=entry["mean"][0] if mean is None else mean,
-            # A deviation of 0 would divide by 0.
+            # Replace a standard deviation of 0, because labels are divided by it.
             label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
         )
 

@@ -57,7 +57,7 @@ class Survival(base.Base):
     boundaries: Annotated[Sequence[Annotated[float, checks.number]], checks.Filled("hold a time")]
     prior: Annotated[float, base.check_share] = 0.1
 
-    has_ids: ClassVar[bool] = False  # A time of -1 is not missing; an event of -1 is.
+    has_ids: ClassVar[bool] = False  # A time of -1 is a value, but an event of -1 is missing.
     directions: ClassVar[Mapping[str, bool]] = {
         "concordance": True,
         **base.Base.directions,
@@ -128,7 +128,7 @@ class Survival(base.Base):
         kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
         ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
         # An event at a boundary belongs to the interval that ends at this boundary. A row that is
-        # censored at a boundary has survived the interval before.
+        # censored at a boundary has survived the interval that ends at this boundary.
         before = tf.searchsorted(ends, times, side="left")
         through = tf.searchsorted(ends, times, side="right")
         is_event = tf.equal(tf.cast(counted_events, tf.int32), 1) & (before < self.size)
@@ -139,12 +139,12 @@ class Survival(base.Base):
         """Compute the loss of every example.
 
         Args:
-          logits: [B, T].
+          logits: the logits of the T intervals, [B, T].
           targets: int32 [B, 2]: the number of survived intervals, and 1 for an event up to the last
             boundary, else 0.
 
         Returns:
-          [B], in nats.
+          The losses of the rows, [B], in nats.
         """
         survives, has_event = (
             tf.cast(mask, logits.dtype) for mask in self._find_intervals(targets)

@@ -40,7 +40,7 @@ def build_logits(
     """Compute the logits of all heads, with stacked variables if stacks are allowed.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       towers: {task: [B, H]}.
       build: a function that computes logits from a head and its tower, for heads that are built one
         by one.
@@ -70,7 +70,7 @@ def compute_losses(
     """Compute the losses.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       logits: {task: [B, C]}.
       labels: {label field: [B, ...]}.
 
@@ -90,7 +90,7 @@ def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dic
     """Sum the weights of the labels of each task.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       labels: {label field: [B, ...]}.
 
     Returns:
@@ -111,7 +111,7 @@ def build_metrics(
     """Build the metrics.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       logits: {task: [B, C]}.
       labels: {label field: [B, ...]}.
 
@@ -132,7 +132,7 @@ def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dic
     """Compute the predictions of every head.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       logits: {task: [B, C]}.
 
     Returns:
@@ -172,7 +172,7 @@ def build_export_outputs(
     """Build the outputs of an export.
 
     Args:
-      heads: the heads.
+      heads: the heads of the tasks.
       logits: {task: [B, C]}.
       predictions: the result of `build_predictions`.
 
@@ -209,7 +209,8 @@ def sum_average_losses(
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     pairs = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in pairs])
-    # The groups of a ranking head may be complete only over all batches, not in any single batch.
+    # For a ranking head, groups may be complete only over all batches. The label weight of this
+    # head may then be 0 in every batch, so `nan_predictions` must also show that no row has a NaN.
     nan_counts = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
     has_nan = tf.stack([tf.constant(0.0) if pair is None else pair[0] for pair in nan_counts]) > 0
     is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan
@@ -240,7 +241,7 @@ class Alike:
           seeds: {task: the seed with which its kernel is initialised}.
 
         Returns:
-          {task: [B, 1]}.
+          The logits {task: [B, 1]}.
         """
         names, first = [head.name for head in self.heads], self.heads[0]
         inputs_by_head, head_seeds = (

@@ -19,7 +19,7 @@ from mtl import checks, spec
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Up to this number of names, compare labels with each name; beyond, use a hash table.
+# Up to this number of names, compare labels with each name; for more names, use a hash table.
 _MAX_COMPARED = 1000
 # The largest number of names that an error lists.
 _MAX_LISTED = 10
@@ -47,7 +47,7 @@ def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
       labels: float32, int64 or string [...].
 
     Returns:
-      bool [...].
+      A mask, True for labels that are present, bool [...].
     """
     present = are_present(labels)
     return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
@@ -119,11 +119,11 @@ def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
     """Find the labels that equal one of a few values.
 
     Args:
-      labels: [...].
+      labels: the labels, of any shape [...].
       choices: one or more values, of the same type as the labels.
 
     Returns:
-      bool [...].
+      A mask, True for labels that equal a value, bool [...].
     """
     equal = [tf.equal(labels, tf.constant(choice, labels.dtype)) for choice in choices]
     return functools.reduce(tf.logical_or, equal)
@@ -273,8 +273,8 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
     A single raw op is faster than `tf.debugging.Assert`, which adds a conditional to every step.
 
     Args:
-      valid: bool [...].
-      labels: the labels, [...].
+      valid: a mask of the valid labels, bool [...].
+      labels: the labels that the mask describes, [...].
       text: the start of the error message; the first wrong label follows it.
 
     Returns:
@@ -287,8 +287,8 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
     """Build an op that fails unless the labels of all tasks are valid.
 
     Args:
-      valid: bool [B, T].
-      labels: [B, T].
+      valid: a mask of the valid labels, bool [B, T].
+      labels: the labels of the T tasks, [B, T].
       texts: the start of the error message for each of the T tasks; the first wrong label follows
         it.
 

@@ -99,7 +99,7 @@ class ZeroInflatedLogNormal(regression.Number):
           targets: amounts of at least 0, [B].
 
         Returns:
-          [B], in nats.
+          The losses of the rows, [B], in nats.
         """
         positive, mean, scale = self._split(logits)
         is_positive = targets > 0

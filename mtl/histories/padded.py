@@ -14,7 +14,7 @@ def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Pad events with zeros.
 
     Args:
-      events: [B, (L), D].
+      events: the events of each row, [B, (L), D].
 
     Returns:
       The padded events [B, L, D], and a mask bool [B, L], which is False for padding. L is the
@@ -32,11 +32,11 @@ def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
     """Return the target with the width of an event; a dense layer `target` projects other widths.
 
     Args:
-      events: [B, (L), D].
-      target: [B, T].
+      events: the events of each row, [B, (L), D].
+      target: the target of each row, [B, T].
 
     Returns:
-      [B, D].
+      The target with the width D of an event, [B, D].
     """
     size = events.flat_values.shape[1]
     return target if target.shape[1] == size else layers.dense(target, size, "target")

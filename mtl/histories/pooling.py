@@ -28,7 +28,7 @@ class Pooling(types.HistoryEncoder):
         counts = events.row_lengths()[:, tf.newaxis]
         if self.kind == "max":
             greatest = tf.math.unsorted_segment_max(values, rows, events.nrows())
-            # The maximum of a row without events is the lowest float.
+            # Replace the maximum of a row without events, which is the lowest float.
             return tf.where(counts > 0, greatest, tf.zeros_like(greatest))
         if self.kind == "last":
             # Set all other events to 0, so the sum below is the last event.

@@ -97,8 +97,8 @@ def _tell_next_events(
     Args:
       states: the state of the first GRU after each event, [B, L, units].
       values: the events, [B, L, D].
-      is_event: [B, L].
-      pool: all events, [N, D]; random events are drawn from them.
+      is_event: a mask of the events, bool [B, L].
+      pool: all events, [N, D], from which random events are drawn.
     """
     size = values.shape[2]
     predicted_events = layers.dense(states[:, :-1], size, "next_event")

@@ -74,7 +74,8 @@ class Transformer(types.HistoryEncoder):
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
-            # Predict the target's attention to events in the last block, without itself.
+            # Predict the attention of the target to events in the last block, without its attention
+            # to itself.
             outlets.add_prediction("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
@@ -86,7 +87,7 @@ class Transformer(types.HistoryEncoder):
         projections = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
-        # [3, B, heads, L, width].
+        # The split tensor is [3, B, heads, L, width].
         queries, keys, values = tf.unstack(
             tf.transpose(tf.reshape(projections, shape), [2, 0, 3, 1, 4]), num=3
         )

@@ -43,13 +43,13 @@ def dense(
       use_bias: False leaves out the biases.
 
     Returns:
-      N of [B, units].
+      The outputs of the N layers, [B, units] each.
     """
     if not _are_at_once(inputs, scopes, training):
         return for_each(
             lambda tensor: functions.dense(tensor, units, name, use_bias=use_bias), inputs, scopes
         )
-    # Create separate variables for each copy, so that checkpoints do not depend on this choice.
+    # Create separate variables for each copy, so that checkpoints are as with separate layers.
     first = inputs if isinstance(inputs, tf.Tensor) else inputs[0]
     kernels, biases = [], []
     for scope in scopes:
@@ -94,7 +94,7 @@ def for_each(
       scopes: N variable scopes, relative to the current scope.
 
     Returns:
-      N outputs.
+      The results of the N calls.
     """
     inputs_of_copies = [inputs] * len(scopes) if isinstance(inputs, tf.Tensor) else inputs
     outputs = []

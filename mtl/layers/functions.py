@@ -86,7 +86,7 @@ def dense(
         return _activate_sums(activation, outputs)
 
 
-def conv(  # noqa: PLR0913  Callers pass them by name.
+def conv(  # noqa: PLR0913  Callers pass arguments by name.
     inputs: tf.Tensor,
     filters: int,
     name: str,
@@ -168,7 +168,7 @@ def _register_gradient() -> None:
 
 
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Compute the gradient of `max_pool` by oneDNN's kernel, which is 15 times as fast.
+    """Compute the gradient of `max_pool` by oneDNN's kernel, 15 times as fast as TensorFlow's own.
 
     The kernel of oneDNN needs the maxima of the pooling, so the pooling must be in the same graph
     as its gradient. If the gradient is computed in another graph, such as a branch of a
@@ -192,7 +192,7 @@ def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tenso
       width: the width of the enlarged images, at most w * factor.
 
     Returns:
-      [B, height, width, C].
+      The enlarged images, [B, height, width, C].
     """
     if factor == 1:
         return images
@@ -219,7 +219,7 @@ def batch_norm(
       name: the scope of gamma, beta and the averages.
       training: True normalises by the moments of the batch, False by the moving averages.
       momentum: the decay rate of the moving averages, in [0, 1].
-      epsilon: added to the variance.
+      epsilon: a small number, which is added to the variance.
 
     Returns:
       Normalised inputs, in the same shape and type. Computations use float32.
@@ -262,7 +262,7 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
     Args:
       inputs: [B, ..., D].
       name: the scope of gamma and beta.
-      epsilon: added to the variance.
+      epsilon: a small number, which is added to the variance.
 
     Returns:
       The normalised inputs, in the same shape and type.
@@ -281,10 +281,10 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Multiply values by a scale along the last axis.
 
-    If `values` are the output of a convolution whose kernel has fewer numbers, scale the kernel
-    instead of the values.
+    If `values` are the output of a convolution whose kernel has fewer numbers than the output,
+    scale the kernel instead of the values.
     """
-    if tf.executing_eagerly():  # Eager tensors have no ops.
+    if tf.executing_eagerly():  # Eager tensors have no `op`.
         return values * scale
     op = values.op
     while op.type == "Identity":
@@ -342,7 +342,7 @@ def update_averages(
     """Add ops to UPDATE_OPS that move averages: `average += (1 - momentum) * (moment - average)`.
 
     Args:
-      averages: variables of `create_average`.
+      averages: the variables that `create_average` returned.
       moments: for each average, the moment of the batch, a tensor of the same shape.
       momentum: the decay rate of the moving averages, in [0, 1].
     """
@@ -377,13 +377,13 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     hold a global step.
 
     Args:
-      inputs: any shape.
+      inputs: the values, of any shape.
       rate: the share of zeros, in [0, 1).
       name: the name of the random draw, unique in the current scope.
       training: False returns the inputs.
 
     Returns:
-      The same shape.
+      The values after dropout, in the same shape.
     """
     if not training or rate == 0:
         return inputs
@@ -407,7 +407,7 @@ def gumbel_softmax(
       logits: [B, ..., C]; all sizes except B are known.
       temperature: above 0; with a lower temperature, the softmax is closer to one-hot.
       name: the name of the random draw, unique in the current scope.
-      training: False omits g.
+      training: True draws Gumbel numbers g; False omits g.
       hard: False returns the softmax instead of a one-hot vector.
 
     Returns:
@@ -450,7 +450,7 @@ def embedding(
         distribution.
 
     Returns:
-      [..., dimension].
+      The vectors of the ids, [..., dimension].
     """
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = initializer or tf1.truncated_normal_initializer(stddev=stddev)

@@ -67,7 +67,7 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
 
     Args:
       variable: a table [R, D] of float32 or bfloat16.
-      change: float32 [N, D].
+      change: the change of the N rows, float32 [N, D].
       indices: the indices of N different rows.
 
     Returns:
@@ -91,7 +91,7 @@ def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
     Args:
       values: float32 of any shape.
-      seed: int32 [2].
+      seed: the seed of the random numbers, int32 [2].
 
     Returns:
       bfloat16 of the same shape.

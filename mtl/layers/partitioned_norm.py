@@ -37,8 +37,9 @@ def normalise(
     moments in training. The first batch with a row of a group sets the group's averages; later,
     UPDATE_OPS change the averages as in `layers.batch_norm`. Batches without a row of a group do
     not change the group's averages; all other batches have the same weight. Batches with few rows
-    of a group are safe, because their moments come mostly from all rows of the batch. If batches
-    were weighted by rows, averages of a rare group would lag for thousands of steps.
+    of a group do not spoil the group's averages, because the moments of such a batch come mostly
+    from all rows of the batch. If batches were weighted by rows, averages of a rare group would lag
+    for thousands of steps.
 
     Args:
       inputs: [B, D].
@@ -46,7 +47,7 @@ def normalise(
       name: the scope of the variables.
       training: True normalises by the moments of the batch, False by the moving averages.
       momentum: the decay rate of the moving averages, in [0, 1].
-      epsilon: added to the variance.
+      epsilon: a small number, which is added to the variance.
 
     Returns:
       Normalised inputs, [B, D], in the type of the inputs. Computations use float32.

@@ -136,7 +136,8 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     if step is None:
         hidden = tf.cast(hidden, tf.float32)
         return hidden, hidden
-    # Leave the network and enter it again: a surgery reads unscaled float32 gradients here.
+    # Leave the network and enter it again, so that a surgery of gradients reads unscaled float32
+    # gradients of `float_hidden`.
     float_hidden = step.leave(hidden)
     return step.enter(float_hidden), float_hidden
 

@@ -90,8 +90,8 @@ class Ternary:
 
     t(x) is 0 if `|x| <= threshold mean|x|`, else the sign of x; the scale a is the mean of |x| over
     all x with t(x) != 0. F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. The
-    means of |x| are over all axes except the last; in the paper, over the whole kernel. The
-    derivative of t(x) with respect to x is set to 1, and the scale a gets no gradient.
+    means of |x| are over all axes except the last; in the paper, the means are over the whole
+    kernel. The derivative of t(x) with respect to x is set to 1, and the scale a gets no gradient.
 
     Attributes:
       threshold: the factor of the mean of |x|, above 0, up to which numbers become 0; the paper's

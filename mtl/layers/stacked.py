@@ -31,7 +31,7 @@ def dense(
       bias_initializer: the initializer of all biases; zeros by default.
 
     Returns:
-      [B, T, units].
+      The outputs of the T layers, [B, T, units].
     """
     count, size = len(scopes), inputs.shape[-1]
     is_shared = inputs.shape.rank == 2
@@ -60,7 +60,7 @@ def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
       parts: T tensors of the same shape, [B, ...].
 
     Returns:
-      [B, T, ...].
+      The stacked parts, [B, T, ...].
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

@@ -50,7 +50,7 @@ def sign(x: tf.Tensor) -> tf.Tensor:
     """Return the sign of numbers, with a gradient of 1 if |x| <= 1, else 0.
 
     Args:
-      x: any shape.
+      x: the numbers, of any shape.
 
     Returns:
       1 if x >= 0, else -1, in the shape of x.
@@ -64,7 +64,7 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
     """Return the sign of numbers, or 0 for small numbers, with a gradient of 1.
 
     Args:
-      x: any shape.
+      x: the numbers, of any shape.
       threshold: the largest |x| with the result 0; a shape that broadcasts to x.
 
     Returns:
@@ -82,12 +82,12 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
     otherwise. The bound gets no gradient.
 
     Args:
-      x: any shape.
-      bits: at least 2.
+      x: the numbers, of any shape.
+      bits: the number of bits, at least 2.
       bound: the largest value after rounding; the smallest value is -bound.
 
     Returns:
-      The same shape.
+      The rounded numbers, in the shape of x.
     """
     levels = float(2 ** (bits - 1) - 1)
     bound = tf.stop_gradient(tf.maximum(tf.convert_to_tensor(bound, x.dtype), 1e-12))
@@ -102,11 +102,11 @@ def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     train only some entries of a variable, use `freezing.Freezing.entries`.
 
     Args:
-      x: any shape.
+      x: the numbers, of any shape.
       mask: True or 1 for the entries of x that get a gradient; the shape of the mask broadcasts to
         x.
 
     Returns:
-      The same shape.
+      The numbers x, in the same shape.
     """
     return tf.where(tf.cast(mask, tf.bool), x, tf.stop_gradient(x))

@@ -26,10 +26,10 @@ class AdaTT(types.Network):
     `h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e]`. D. Li
     et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in Recommendations",
     KDD 2023, arXiv:2304.04959. At each level, every task has native experts f. The gate g of a task
-    weighs the experts of all tasks. A linear combination of the native experts is added, whose
-    initial weights v are equal and sum to 1; they are random in the authors' code. Shared experts
-    form another group, which is treated like a task at all levels except the last (the general form
-    of the paper).
+    weighs the experts of all tasks. A linear combination of the task's native experts is added,
+    whose initial weights v are equal and sum to 1; in the authors' code, the initial weights are
+    random. Shared experts form another group, which is treated like a task at all levels except the
+    last (the general form of the paper).
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and

@@ -125,9 +125,10 @@ class PackNet(types.Network):
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
     the free weights, and `Pruning` frees some of these weights again, for later tasks. The weights
     that remain belong to the task, and never change again, so the predictions of old tasks stay
-    bit-identical. A task uses only its weights and the weights of earlier tasks; all others are 0.
-    From the second task on, a run needs a warm start from the previous run, and also freezes all
-    other variables that old tasks use, such as biases and norms.
+    bit-identical. A task uses only its weights and the weights of earlier tasks; in the network of
+    the task, all other weights of the kernels are 0. From the second task on, a run needs a warm
+    start from the previous run, and also freezes all other variables that old tasks use, such as
+    biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
     value in each run. Entries above 0 in the mask `<kernel>_of_<task>` mark the weights of a task.
@@ -294,8 +295,8 @@ def _run_for(
     """Run the network of Piggyback or PackNet for one task, with kernels from `view`.
 
     Raises:
-      UserError: the part's patterns match no kernel, or a variable has another shape for one task
-        than for several.
+      UserError: the part's patterns match no kernel, or a variable has a different shape in a
+        network for one task than in a network for several tasks.
     """
     kernels = []
     shapes = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
@@ -315,7 +316,7 @@ def _run_for(
             kernels.append(name)
             return view(kernel, name, getter, settings)
 
-    # Towers, and all variables of a first task, are new; all other variables exist.
+    # `reuse` creates new variables (in towers, and for the first task) and reuses existing ones.
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
     with (
         tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),

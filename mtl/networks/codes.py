@@ -154,9 +154,9 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
     """Find the nearest code of each group of a vector.
 
     Args:
-      vectors: [B, G, D].
+      vectors: the G parts of each vector, [B, G, D].
       codes: K codes for each of G groups, [G K, D], in the order of the groups.
-      num_groups: G.
+      num_groups: G, the number of groups of a vector.
 
     Returns:
       The index of the nearest code among the codes of the same group, int64 [B, G].

@@ -68,7 +68,7 @@ def mix_experts(
       training: True in a training step.
 
     Returns:
-      [B, H].
+      The weighted sum of the experts, [B, H].
     """
     sources = [source for source in sources if source in experts_by_group]
     experts = tf.concat([experts_by_group[source] for source in sources], axis=1)

@@ -88,7 +88,7 @@ def stack_fields(
       training: True in a training step.
 
     Returns:
-      [B, F, dimension].
+      The stacked vectors, [B, F, dimension].
 
     Raises:
       UserError: there are fewer than two columns, a column is not a vector, or widths differ and
@@ -119,7 +119,7 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
     Args:
       kind: the class of the trunk that reads the column, used in error messages.
       column: the name of the column, used in error messages.
-      value: the encoded column.
+      value: the encoded column, which should be [B, D].
 
     Raises:
       UserError: the shape is not [B, D] with a known D.

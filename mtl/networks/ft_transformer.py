@@ -25,9 +25,10 @@ class FTTransformer:
     `z = z + attention(norm(z))`, `z = z + feed_forward(norm(z))`, ..., `h = relu(norm(z[cls]))`. Y.
     Gorishniy, I. Rubachev, V. Khrulkov, A. Babenko, "Revisiting Deep Learning Models for Tabular
     Data", NeurIPS 2021, arXiv:2106.11959. The token of a column is its value, projected to
-    `dimension`, plus a bias for this column. A learned token, `cls`, is added, and its last state
-    is the output. As in the paper, the first block does not normalise the inputs of its attention.
-    The feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
+    `dimension`, plus a bias for this column. A learned token, `cls`, is added to each row; the
+    output is computed from the token's last state. As in the paper, the first block does not
+    normalise the inputs of its attention. The feed-forward layer is `W2 (a * gate(b))` with
+    `[a, b] = W1 z`.
 
     The order of the columns does not matter. Attention takes quadratic time in the number of
     columns.
@@ -107,8 +108,8 @@ class FTTransformer:
         """Apply an attention layer with a residual connection to T tokens of each example.
 
         Args:
-          rows: [B T, dimension].
-          count: T.
+          rows: the tokens of all examples, [B T, dimension].
+          count: T, the number of tokens of an example.
           has_norm: True applies layer norm to the tokens first.
           is_last: True in the last block, in which only the first token attends.
           training: True in a training step.

@@ -54,9 +54,9 @@ class Softmax:
         """Build a gate in each scope.
 
         Args:
-          inputs: [B, D].
+          inputs: the inputs that all gates read, [B, D].
           scopes: N variable scopes, relative to the current scope.
-          num_experts: E.
+          num_experts: E, the number of experts.
           training: True turns dropout on.
 
         Returns:
@@ -143,7 +143,7 @@ class DSelectK:
         shares = tf.nn.softmax(self._build_numbers(inputs, self.k, "shares"))
         ones = smooth_step(codes, self.gamma)[:, :, tf.newaxis]  # [B, k, 1, bits]
         places = tf.range(num_experts)[:, tf.newaxis] // 2 ** tf.range(num_bits) % 2  # [E, bits]
-        # [B, k, E]: the product over the bits.
+        # [B, k, E]: the probability of an expert is the product over the bits of its index.
         selections = tf.reduce_prod(tf.where(tf.equal(places, 1), ones, 1 - ones), axis=-1)
         if training and self.entropy:
             tf1.add_to_collection(
@@ -181,9 +181,9 @@ class DSelectK:
         return tf.reduce_mean(tf.reduce_sum(entropy + penalty, axis=-1))
 
 
-# Keeps logarithms and quotients of weights finite.
+# The lower bound of logarithms' arguments and of divisors, which keeps the results finite.
 _LEAST = 1e-6
-# Some monitors use only the first examples of a batch.
+# The number of a batch's first rows that the monitors of the experts' outputs use.
 _SHOWN_ROWS = 128
 
 
@@ -199,7 +199,7 @@ def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
       gamma: the width of the cubic part, above 0.
 
     Returns:
-      The same shape.
+      The mapped numbers, in the shape of `numbers`.
     """
     places = tf.clip_by_value(numbers / gamma, -0.5, 0.5)
     return -2 * places**3 + 1.5 * places + 0.5
@@ -216,7 +216,7 @@ def build_mixtures(
     """Build a gate in each scope, and mix the experts by the weights of each gate.
 
     Args:
-      gate: weighs the experts.
+      gate: the gate that weighs the experts.
       inputs: the inputs of the gates, [B, D].
       experts: the outputs of the experts, [B, E, H].
       scopes: N scopes, one for each gate.
@@ -257,8 +257,8 @@ def _monitor_gates(
     Args:
       scopes: N scopes of the gates.
       names: E names of the experts.
-      weights: [B, N, E].
-      experts: [B, E, H].
+      weights: the weights of the N gates, [B, N, E].
+      experts: the outputs of the E experts, [B, E, H].
       training: False adds no monitors.
     """
     if not training:

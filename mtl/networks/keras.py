@@ -57,7 +57,7 @@ class KerasModel:
         model = self._get_model(inputs)
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
-        # Keras reads weights from attributes, not by `get_variable`, so set masked weights there.
+        # Keras reads weights from attributes, not by `get_variable`, so replace the attributes.
         with _replace_weights(model):
             outputs = model(new_inputs, training=training)
         if training:
@@ -167,7 +167,7 @@ def _list_trainable(model: Any) -> list[Any]:
     # Keras omits the weights of frozen layers, so unfreeze all layers for the list.
     model.trainable = True
     weights = model.trainable_weights
-    # Restore the setting of each layer, which `model.trainable = True` has changed.
+    # Restore `trainable` of each layer, which `model.trainable = True` has changed.
     for layer, is_trainable in zip(layers, states, strict=True):
         layer.trainable = is_trainable
     return weights

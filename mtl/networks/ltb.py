@@ -102,7 +102,8 @@ class LTB(types.Network):
         logarithms = tf.stack(
             [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
         )
-        if not training:  # A product with zeros could add NaN.
+        if not training:
+            # Use no product: NaN in other parents, times weights of 0, would add NaN.
             choices = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
             _monitor_parents(names, logarithms)
@@ -118,7 +119,8 @@ class LTB(types.Network):
             # In the first `warm_steps` steps, the probabilities get no gradients.
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
-        smallest = np.finfo(np.float32).tiny  # log(0) is infinite.
+        # Draw positive numbers only, because log(0) is infinite.
+        smallest = np.finfo(np.float32).tiny
         # All slices and replicas use the random numbers of slice 0, so their weights are equal.
         with draws.draw_for_slice(0):
             uniform = tf.stack(
@@ -133,7 +135,7 @@ class LTB(types.Network):
         return tf.nn.softmax((logarithms + gumbel) / tf.maximum(temperature, _LEAST))
 
 
-# A schedule may reach a temperature of 0, by which the code must not divide.
+# The least divisor of logits; a schedule may reach a temperature of 0.
 _LEAST = 0.01
 
 

@@ -80,7 +80,7 @@ class MLP:
           training: True in a training step.
 
         Returns:
-          N outputs, [B, H] each.
+          The outputs of the N copies, [B, H] each.
         """
         count = len(scopes)
         hidden: copies.Inputs
@@ -110,7 +110,7 @@ class MLP:
         if type(self) is not MLP:  # A subclass may have other layers.
             return False
         is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias
-        # `build_stack` does not support the other settings.
+        # `build_stack` supports only layers with these settings.
         return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
@@ -121,7 +121,7 @@ class MLP:
           scopes: T variable scopes, relative to the current scope.
 
         Returns:
-          T outputs, [B, H] each.
+          The outputs of the T copies, [B, H] each.
         """
         hidden = trunk.join_columns("MLP", inputs)
         # Draw seeds in the order of separate MLPs, for equal initial values.

@@ -78,7 +78,7 @@ class MTAN(types.Network):
         checks.require(fits, "MTAN.decoder", "be False for dense stages", self.decoder)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.
+        """Build the towers, {column: [B, ...]} -> {task: [B, H], or a map with a decoder}.
 
         `Towers.shared` holds the outputs of all shared layers.
         """

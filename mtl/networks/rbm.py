@@ -22,7 +22,8 @@ from mtl.step import draws, outlets, step_state
 _LOSS = "contrastive_divergence"
 _BINARY, _GAUSSIAN = "binary", "gaussian"
 _HIDDEN, _FREE_ENERGY = "hidden", "free_energy"
-# The name of the first layer of `networks.MLP`: a sigmoid MLP can start from an RBM.
+# The name of the first layer of `networks.MLP`, so that a sigmoid MLP can start from the variables
+# of an RBM.
 _LAYER = "hidden_0"
 
 
@@ -61,7 +62,7 @@ class RBM:
       visible: "binary" for columns with values in [0, 1]; any other value is an error. "gaussian"
         for any numbers; standardise these columns, as the model assumes a variance of 1.
       steps: k, the number of Gibbs steps in a training step, at least 1.
-      chains: the number of persistent chains; 0 for CD-k.
+      chains: the number of persistent chains; 0 starts Gibbs sampling from each row (CD-k).
       weight: the weight of the auxiliary loss, at least 0; 0 omits the loss.
       output: "hidden" or "free_energy". "hidden" returns the probabilities of the hidden units, [B,
         units]; "free_energy" returns F(v) [B, 1], in nats and up to a constant. Unusual rows have a
@@ -180,9 +181,9 @@ class Machine(NamedTuple):
     """An RBM of D visible and H hidden units.
 
     Attributes:
-      kernel: [D, H].
-      hidden_bias: [H].
-      visible_bias: [D].
+      kernel: the weights between units, [D, H].
+      hidden_bias: the biases of the hidden units, [H].
+      visible_bias: the biases of the visible units, [D].
       visible: "binary" or "gaussian".
     """
 

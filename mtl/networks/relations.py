@@ -27,7 +27,7 @@ class DBMTL(types.Network):
     q[t].
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
-    a surgery detects this from the graph.
+    a surgery detects from the graph which losses train a tower.
 
     Attributes:
       network: the network that builds the towers q; its variables have the same names as without
@@ -147,7 +147,7 @@ class ResFlow(types.Network):
     the logits of each head are separate.
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks;
-    a surgery detects this from the graph.
+    a surgery detects from the graph which losses train a tower.
 
     Attributes:
       network: the network that computes the inputs of the towers, preferably a network without

@@ -106,6 +106,6 @@ def _apply_layer(
     # the kernel for each row.
     kernels = kernel * tf.gather(kernels, present)
     products = tf.linalg.matmul(inputs[tf.newaxis], kernels)  # [n, B, H]
-    # [B, 2]: row i of the product with the kernel of its domain.
+    # [B, 2]: for each row, its domain's place in `present` and the row's number.
     indices = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
     return tf.gather_nd(products, indices) + bias + tf.gather(biases, domains)

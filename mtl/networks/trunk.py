@@ -43,7 +43,7 @@ class StackingTrunk(Trunk, Protocol):
           scopes: T variable scopes, relative to the current scope.
 
         Returns:
-          T outputs, [B, H] each.
+          The outputs of the T copies, [B, H] each.
         """
 
 
@@ -66,12 +66,12 @@ def build_towers(
 
     Args:
       tower: the trunk that is built for each task; None returns the inputs.
-      inputs: T of [B, D], in the order of the tasks.
-      tasks: T names.
+      inputs: the input [B, D] of each of the T towers, in the order of the tasks.
+      tasks: the names of the T tasks.
       training: True in a training step.
 
     Returns:
-      {task: [B, H]}.
+      The outputs of the towers, {task: [B, H]}.
     """
     if tower is None:
         return dict(zip(tasks, inputs, strict=True))
@@ -96,14 +96,14 @@ def build_copies(
     copies.
 
     Args:
-      part: the trunk.
+      part: the trunk that is copied.
       inputs: the columns {column: [B, ...]} that all copies read, or a separate input [B, D] for
         each copy.
       scopes: the variable scope of each copy.
       training: True in a training step.
 
     Returns:
-      N outputs, [B, H] each.
+      The outputs of the N copies, [B, H] each.
     """
     at_once = getattr(part, "build_copies", None)
     # A single copy would not profit from a joint matrix product.
@@ -124,7 +124,7 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
       vectors: N of [B, H].
 
     Returns:
-      [B, N, H].
+      The stacked vectors, [B, N, H].
 
     Raises:
       UserError: an output is a map [B, H, W, C], and not a vector.
@@ -215,7 +215,7 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
       inputs: {column: [B, H, W, C]}.
 
     Returns:
-      [B, H, W, sum of C].
+      The joint image, [B, H, W, sum of C].
 
     Raises:
       UserError: there is no image, a column is not an image, or the sizes of images differ or are
@@ -235,7 +235,7 @@ def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
       inputs: {column: [B, ...]}; all sizes except B are known.
 
     Returns:
-      [B, D].
+      The joint vectors, [B, D].
 
     Raises:
       UserError: there is no column, or the shape of a column is unknown.
@@ -262,7 +262,7 @@ def dense_layers(
     """Stack dense layers in the scopes hidden_0, hidden_1, ...
 
     Args:
-      hidden: [B, D].
+      hidden: the inputs of the first layer, [B, D].
       sizes: the numbers of units of the layers; without layers, `hidden` is returned.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: the rate after each activation, in [0, 1).
@@ -270,7 +270,7 @@ def dense_layers(
       training: True in a training step.
 
     Returns:
-      [B, sizes[-1]].
+      The output of the last layer, [B, sizes[-1]].
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"

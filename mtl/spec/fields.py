@@ -24,9 +24,9 @@ _WIRE = {
     "string": "string",
 }
 # {type: value of a missing label}. A missing label has no weight in the loss and the metrics of its
-# task. For int64, the mark is the least integer, because -1 may be a valid value.
+# task. A missing int64 label is the least integer, because -1 may be a valid value.
 MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
-# For labels of ids, -1 also marks a missing label, unless the head's settings name another number.
+# In int64 labels of ids, -1 also marks a missing label, unless a setting of the head names -1.
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 _WEIGHTS = "/weights"
@@ -96,7 +96,7 @@ class Field:
         items, [B, (N)], and the field `counts_name(name)` holds the number of values of each item.
       default: the value that replaces an absent value; None makes the field required. For a
         float32, "nan" means a missing number. A list of variable length is never required. An
-        absent list is empty; if the default is `missing`, an absent list holds this mark alone.
+        absent list is empty; if the default is `missing`, an absent list holds only this value.
       part_of: the name of a list with weights, if the column of this list also holds this field; ""
         for a field with a separate column. See `mtl.data.weighted_lists`.
     """
@@ -210,7 +210,8 @@ class Field:
           The feature, in which arrays are flattened row by row.
         """
         wire = _WIRE[self.dtype]
-        # Texts as objects, because NumPy drops zero bytes at the end, such as of an encoded image.
+        # Keep texts as objects, because NumPy drops zero bytes at the end, such as of an encoded
+        # image.
         kind: Any = object if wire == "string" else None
         values = np.asarray(value, kind).ravel().tolist()
         if wire == "string":
@@ -305,8 +306,9 @@ class Spec:
         Mapping[str, Any],
         checks.Map("map names to values"),
     ] = dataclasses.field(default_factory=dict)
-    # repr=False: a run compares its repr with a saved repr, which may lack these settings, to
-    # detect changed data. The order of examples does not depend on these settings.
+    # The repr leaves out these settings. To detect changed data, a resumed run compares the repr
+    # with the saved repr, which lacks these settings if an older version saved it. The order of
+    # examples does not depend on these settings.
     type_defaults: Annotated[
         Mapping[str, Any],
         checks.Map("map types to values"),

@@ -22,7 +22,8 @@ from mtl import checks
 # This text means NaN as a default in gin files, because gin has no literal for NaN.
 NAN = "nan"
 
-# The spaces that `tf.strings.strip` drops. Python's `strip` also drops others, such as U+2028.
+# The spaces that `tf.strings.strip` drops. Python's `strip` also drops other spaces, such as
+# U+2028.
 SPACES = " \t\n\v\f\r"
 
 
@@ -31,8 +32,8 @@ def _in_any_case(word: str) -> str:
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
-# Python's re and TensorFlow's RE2 agree on these patterns. The number parsers of the libraries
-# would accept more texts.
+# Python's re and TensorFlow's RE2 agree on the patterns below. The number parsers of Python and
+# TensorFlow would accept more texts.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
@@ -126,7 +127,7 @@ def whole(value: Any) -> int | None:
     """Return the integer that equals a number or a bool, such as 1 for 1.0 or True.
 
     Args:
-      value: any value.
+      value: the number, the bool or another value.
 
     Returns:
       The integer; None for fractions, infinity, NaN, and values of other types than int, float and

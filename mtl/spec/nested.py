@@ -25,7 +25,7 @@ def require_no_list(field: fields.Field, value: Any, delimiter: str = _DELIMITER
     """Fail if a field for a list of texts gets a single text that looks like a list.
 
     Args:
-      field: the field.
+      field: the field that gets the value.
       value: the value of the field.
       delimiter: the character between the values of a list in a CSV file.
 
@@ -46,7 +46,7 @@ def flatten(field: fields.Field, value: Any) -> list[Any]:
     """Flatten the value of a field to a list.
 
     Args:
-      field: the field.
+      field: the field that has the value.
       value: a scalar, a list, or nested lists with the shape of the field.
 
     Raises:

@@ -26,7 +26,7 @@ def read_digits(
     """Parse the digits of times; accept times that do not exist, such as 25:00.
 
     Args:
-      texts: [B].
+      texts: the texts of the times, [B].
       form: the format of the texts.
       in_utc: True shifts times that have an offset, such as +02:00, to UTC; False ignores offsets.
 
@@ -51,7 +51,7 @@ def read_digits(
     if times.OFFSET not in digits:
         return parts, is_time
     offsets = digits[times.OFFSET]
-    if "minute" in digits:  # In 10-05, the minutes are 05.
+    if "minute" in digits:  # In 10-05, which has no minutes, -05 is not an offset.
         is_range = tf.equal(digits["minute"], "") & tf.strings.regex_full_match(offsets, "-.*")
         offsets = tf.where(is_range, "", offsets)
     return _shift(parts, offsets), is_time
@@ -73,7 +73,7 @@ def _shift(parts: dict[str, tf.Tensor], offsets: tf.Tensor) -> dict[str, tf.Tens
         moved = divide_seconds(days * _DAY + clock + late)
         return {name: tf.where(has_offset, moved[name], part) for name, part in parts.items()}
 
-    # Most tables have no offsets, so the arithmetic is rare.
+    # Skip the arithmetic for batches without offsets, because most tables have no offsets.
     return tf.cond(tf.reduce_any(has_offset), shift, lambda: parts)
 
 
@@ -101,7 +101,7 @@ def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor]
     """Parse times, and check that the times exist in the calendar.
 
     Args:
-      texts: [B].
+      texts: the texts of the times, [B].
       form: the format of the texts.
 
     Returns:

@@ -45,7 +45,7 @@ class Activations(Protocol):
     ) -> Activations:
         """Run the network once more, with the same variables and other inputs.
 
-        This run adds no UPDATE_OPS, such as updates of the moving averages of batch norm.
+        The additional run adds no UPDATE_OPS, such as updates of the moving averages of batch norm.
 
         Args:
           inputs: {column: [B, ...]}, which the network reads instead of the encoded columns.
@@ -120,13 +120,13 @@ class AuxiliaryLoss(Protocol):
           heads: {task: its head}.
 
         Returns:
-          [B] or [B, P].
+          The weights of the rows, [B] for all parts, or [B, P] for P parts.
         """
         del heads
         return tf.ones([parts.count_rows(labels)])
 
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
-        """Fail unless the loss suits a model with these heads; by default, all heads do.
+        """Fail unless the loss suits a model with these heads; by default, all heads are allowed.
 
         Args:
           heads: {task: its head}.

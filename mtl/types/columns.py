@@ -213,12 +213,12 @@ class Column(emitting.Emitting, Protocol):
         reads the ids of values from `mtl.step.codes`.
 
         Args:
-          column: one of `coded_columns`.
+          column: the name of a column in `coded_columns`.
           values: distinct values of the column's field, [N].
           fitted: the statistics of the training split.
 
         Returns:
-          Ids, int64 [N].
+          The ids of the values, int64 [N].
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -277,7 +277,7 @@ class Embedding(Protocol):
     def block_ends(self) -> Sequence[int]:
         """The ids at which blocks of rows end, except for the last block; empty if ids share rows.
 
-        The scope `block_<n>` holds the rows of block n. Ids must be sorted by falling frequency.
+        The scope `block_<n>` holds the rows of block n. Ids must be sorted by descending frequency.
         """
         return ()
 
@@ -321,7 +321,7 @@ class HistoryEncoder(Protocol):
             target.
 
         Returns:
-          [B, H].
+          A vector for each row, [B, H].
         """
 
     @property

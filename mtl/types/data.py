@@ -79,7 +79,7 @@ class RowOrder(Protocol):
         """Count the epochs that training reads before a step.
 
         Args:
-          step: a global step.
+          step: the global step before which epochs are counted.
 
         Returns:
           {part of the rows, such as a source: number of epochs}, with fractions; {} if the order
@@ -142,7 +142,7 @@ class Source(Protocol):
         """Read every record in plain Python, to locate the first malformed record.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           spec: the fields to read.
 
         Yields:
@@ -161,7 +161,7 @@ class Source(Protocol):
         A source must return "int64" for whole numbers that it cannot read as texts.
 
         Args:
-          name: the field.
+          name: the name of the field.
 
         Returns:
           "string" or "int64".
@@ -176,7 +176,7 @@ class Source(Protocol):
         Training uses `records`, unless it keeps all records in memory.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
 
         Returns:
           A dataset of the same records as `records`, in the same order, with tensors [n, ...] of
@@ -191,7 +191,7 @@ class Source(Protocol):
         With `Pipeline.cache`, training reads the values of all rows once, and keeps them in memory.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           spec: the fields to read, features and labels.
 
         Returns:
@@ -208,7 +208,7 @@ class Source(Protocol):
         By default, training keeps the rows of small splits in memory: see `Pipeline.cache`.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
 
         Returns:
           The number of bytes; None if it is unknown, such as for compressed images.
@@ -220,7 +220,7 @@ class Source(Protocol):
         """Return a source that reads only a part of the files of a split.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           num_shards: the number of parts.
           shard: the index of the part, from 0.
 
@@ -239,7 +239,7 @@ class Source(Protocol):
         shuffles all row numbers, and gets the rows from `take_rows`.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
 
         Returns:
           The row numbers, int64 [N]; None if the rows have no numbers.
@@ -254,7 +254,7 @@ class Source(Protocol):
         window meanwhile.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           spec: the fields to read.
 
         Returns:
@@ -284,7 +284,7 @@ class Source(Protocol):
         If `orders_rows` is True, training calls `order_rows`, which must not return None.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           spec: the fields that training reads.
           batch_size: the rows of a batch over all workers.
           seed: the seed of the order.
@@ -302,7 +302,7 @@ class Source(Protocol):
         Only sources with `list_rows` or `orders_rows` need `take_rows`.
 
         Args:
-          split: the split.
+          split: the name of the split, such as "train".
           rows: row numbers, int64 [B], from `list_rows` or from the order of `order_rows`.
 
         Returns:
@@ -329,7 +329,7 @@ def read_shortcut(source: Any, name: str) -> Callable[..., Any]:
     would return other rows. The result is then the default of `Source`, which returns None.
 
     Args:
-      source: the source.
+      source: the source that may have the method.
       name: the name of the method: "blocks", "estimate_bytes", "list_blocks", "list_rows" or
         "read_values".
     """
@@ -383,7 +383,7 @@ class BatchSampler(Protocol):
 
         Args:
           records: the raw records in the order of the source.
-          source: decodes the records.
+          source: the source that decodes the records.
           spec: the fields of a record.
           shuffle_buffer: the number of units, such as groups, in the buffer for shuffling.
           seed: the seed of the order, which also depends on the epoch.

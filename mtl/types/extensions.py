@@ -51,7 +51,7 @@ def _list_public(part: type) -> list[str]:
     return [name for name in vars(part) if not name.startswith("_")]
 
 
-_SIMILAR = 0.85  # "see_updates" and "mask_gradient" exceed it; "write_report" does not.
+_SIMILAR = 0.85  # Misspelt names, such as "see_updates", exceed this similarity.
 _CALLERS = ("mtl.", "tensorflow")  # Packages that call the methods of their base classes.
 
 
@@ -168,8 +168,8 @@ ComputeLosses: TypeAlias = Callable[[values.Tensors, values.Tensors], values.Ten
 class PassExtension(Optional):
     """Changes a forward pass of the model; by default, each member changes nothing.
 
-    Each forward pass has separate extensions, so an extension may keep tensors between its calls.
-    A pass calls the members in the order in which they stand here.
+    Each forward pass has separate extensions, so an extension may keep tensors between its calls. A
+    pass calls the members in the order of this class.
 
     Attributes:
       has_samples: False if the pass cannot compute the losses of every S-th row alone.

@@ -132,7 +132,8 @@ class Head(Protocol):
     def directions(self) -> Mapping[str, bool]:
         """{metric: True if a higher value is better}, the most important metric first.
 
-        A name may contain "*". Metrics without a better direction, such as a mean, are absent.
+        A name may contain "*". A metric is absent if neither higher nor lower values are better, as
+        for a mean.
         """
         return {"average_loss": False}
 
@@ -177,11 +178,11 @@ class CalibratedHead(Protocol):
         """Calibrate logits, for example separately for each value of a feature.
 
         Args:
-          logits: [B, C].
+          logits: the logits before the calibration, [B, C].
           features: {field: [B, ...]}.
 
         Returns:
-          Logits [B, C].
+          The calibrated logits, [B, C].
         """
         del features
         return logits
@@ -385,7 +386,7 @@ class CombinedMetric(Protocol):
           directions: {metric: True if a higher value is better}.
 
         Returns:
-          A scalar.
+          The combined metric, a scalar.
         """
 
     def fitted(self, statistics: columns.Statistics) -> CombinedMetric:
@@ -446,7 +447,7 @@ class ExampleHead(Protocol):
 
         Args:
           logits: [B, ...], as `examples` returns them.
-          targets: [B] or [B, n].
+          targets: the targets, as `examples` returns them, [B] or [B, n].
 
         Returns:
           The losses, in the shape of the targets.

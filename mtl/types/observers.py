@@ -174,7 +174,7 @@ class RunObserver(extensions.Optional):
 
         Args:
           kind: "eval" for an evaluation.
-          step: the global step.
+          step: the global step of the metrics.
           metrics: {name: value}; values may be NaN.
         """
 

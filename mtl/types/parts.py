@@ -64,7 +64,7 @@ def walk_parts(part: Any) -> Iterator[Any]:
         part = list(part.values())
     if isinstance(part, (list, tuple)):
         for item in part:
-            if type(item) not in _PLAIN:  # A list may hold millions of plain numbers.
+            if type(item) not in _PLAIN:  # Lists may hold millions of plain numbers.
                 yield from walk_parts(item)
     elif checks.is_part(part):
         yield part
@@ -94,7 +94,7 @@ def count_rows(fields: values.Tensors) -> tf.Tensor:
       fields: {field: [B, ...]}, at least one field; a field may be ragged.
 
     Returns:
-      B, an int32 scalar.
+      The number of rows B, an int32 scalar.
     """
     first = next(iter(fields.values()))
     is_list = isinstance(first, tf.RaggedTensor)

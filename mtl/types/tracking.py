@@ -33,7 +33,7 @@ class RunDescription:
 
     Attributes:
       name: the name of the run, from its folder.
-      folder: the run's folder.
+      folder: the path of the run's folder.
       parameters: {setting: value}, values as texts of at most 500 characters; {} if the process
         only adds to an existing run.
       run_id: the tracker's identifier of an existing run; None for a new run.
@@ -64,7 +64,7 @@ class TrackedRun(Protocol):
         """Report the metrics of a step.
 
         Args:
-          step: the global step.
+          step: the global step of the metrics.
           metrics: {name: value}; values may be NaN. The names of metrics begin with train/, with
             eval/, or with eval_<split>/. If a run has stages, the name of the stage precedes train/
             or eval/.

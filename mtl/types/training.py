@@ -113,7 +113,7 @@ class Surgery(Protocol):
 
         Args:
           losses: {task: scalar}, weighted, of the whole batch.
-          variables: N trainable variables.
+          variables: the N trainable variables of the gradients.
           batch: the forward passes of the batch; None if the losses come from a single pass.
 
         Returns:
@@ -145,7 +145,7 @@ class Update(Protocol):
 
         Args:
           gradients: N gradients; None for variables that do not change.
-          variables: N variables.
+          variables: the N variables of the gradients.
           losses: {task: scalar}, which an update may check for NaN and infinity.
 
         Returns:
@@ -168,11 +168,11 @@ class Clipping(Protocol):
 
         Args:
           gradients: N gradients; a sparse gradient holds each row once.
-          variables: N variables.
+          variables: the N variables of the gradients.
           norm: the global norm of all gradients, a scalar.
 
         Returns:
-          N gradients.
+          The N clipped gradients.
         """
 
 

@@ -28,8 +28,9 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
     arXiv:1710.09829, shift digits at random; Sener and Koltun, "Multi-Task Learning as
     Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners and two tasks, like this
     data set. Each digit of MNIST is the left digit of four images. A fixed seed draws the digits on
-    the right from the same split, so no digit is in both splits. The splits are the two parts of
-    MNIST. If only one part of MNIST is available, the last fifth of this part is the test split.
+    the right from the same split, so no digit is in both splits. The training and test splits are
+    made from the two parts of MNIST, train and t10k. If only one part of MNIST is available, the
+    last fifth of this part is the test split.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -90,7 +91,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
       right: the digit at the bottom right, values from 0 to 255, [28, 28].
 
     Returns:
-      uint8 [28, 28].
+      The image of both digits, uint8 [28, 28].
     """
     canvas = np.zeros([_CANVAS, _CANVAS])
     canvas[:_SIZE, :_SIZE] = left

@@ -11,7 +11,7 @@ import numpy as np
 
 KINDS = ("sky", "floor", "wall", "sphere", "box")
 SKY, FLOOR, WALL, SPHERE, BOX = range(5)
-# Larger depths are missing values, as from a depth sensor.
+# The largest depth; depths above it are missing values (0), as from a depth sensor.
 FAR = 10.0
 _FOCAL = 0.8  # The focal length in widths of the image, for an angle of view of 64 degrees.
 _AMBIENT = 0.35
@@ -150,7 +150,7 @@ def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
 
     Args:
       rays: the directions of rays from the camera at the origin, [H, W, 3].
-      centre: [3].
+      centre: the centre of the sphere, [3].
       radius: the radius of the sphere, above 0.
     """
     squares, along = (rays**2).sum(-1), rays @ centre
@@ -169,7 +169,7 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
 
     Args:
       rays: the directions of rays from the camera at the origin, [H, W, 3].
-      centre: [3].
+      centre: the centre of the box, [3].
       sides: half of the length of each side, [3].
       turn: the rotation matrix of the box, [3, 3].
     """

@@ -47,7 +47,7 @@ class Paged:
     """A table with a number for each code point, in pages of 256 numbers.
 
     Attributes:
-      pages: int32 [P, 256].
+      pages: the numbers of P distinct pages, int32 [P, 256].
       page_of: int32 [4352], the index of the page for the upper bits of a code point.
     """
 
@@ -74,7 +74,7 @@ def clean(text: str, lowercase: bool) -> str:
     """Clean a text in Python, with the same result as in the graph.
 
     Args:
-      text: the text.
+      text: the text to clean.
       lowercase: True also converts letters to lower case, and removes accents.
 
     Returns:

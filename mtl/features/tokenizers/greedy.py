@@ -65,7 +65,7 @@ def cut_words(
     is_done = is_long | (whole < pieces.size)
     done, rest = splitting.find_true(is_done), splitting.find_true(~is_done)
     tokens = _cut_others(tf.gather(words, rest), table, pieces)
-    # Join the tokens of both groups, and then restore the original order of the words.
+    # Join the tokens of whole words and of cut words, and restore the original order of the words.
     values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
     behind = tf.size(done, tf.int64)
     splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)

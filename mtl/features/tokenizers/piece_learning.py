@@ -37,7 +37,7 @@ class Pieces(types.Accumulator):
       size: the largest number of pieces.
       min_count: the least number of times that a character, or a pair, must occur to become a
         piece.
-      lowercase: as in `splitting.split_words`.
+      lowercase: True converts to lower case, as in `splitting.split_words`.
     """
 
     source: str

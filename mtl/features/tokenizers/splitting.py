@@ -20,7 +20,7 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
     UTF-8 are dropped.
 
     Args:
-      texts: strings [B].
+      texts: the texts to cut, strings [B].
       lowercase: True converts letters to lower case, and removes accents.
 
     Returns:
@@ -81,7 +81,7 @@ def find_true(mask: tf.Tensor) -> tf.Tensor:
     To select from several tensors, one call and `tf.gather` need fewer ops than `tf.boolean_mask`.
 
     Args:
-      mask: bool [N].
+      mask: the mask to search, bool [N].
 
     Returns:
       The ascending indices, int64 [M].

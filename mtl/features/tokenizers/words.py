@@ -43,7 +43,7 @@ class OfWords(types.Tokenizer):
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
         """Return the tokens, which name the rows of the embedding."""
         if self.vocabulary is not None:
-            self._read_vocabulary()  # Here, an error can name the setting.
+            self._read_vocabulary()  # Read the file here, so that an error names the setting.
         return types.RowNames(names=self._find_entries(name, fitted), axis=0, and_unknown=True)
 
     def _find_entries(self, name: str, fitted: types.Statistics) -> str:

@@ -42,7 +42,7 @@ def main() -> None:
     model_dir = app.MODEL_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     experiment, model_dir = app.load()
-    # Leave out heads without a loss, which have no gradient and so no affinity.
+    # Leave out heads without a loss, because they have no gradient, and therefore no affinity.
     tasks = [head.name for head in experiment.model.heads_with_loss]
     for task in TASKS.value:
         checks.one_of("--tasks", task, tasks)
@@ -83,7 +83,7 @@ def _suggest_training(
     for param in [*filter(None, [listed]), *_list_params(experiment, bindings, tasks)]:
         command += ["--gin_param", param]
     line = " ".join(map(shlex.quote, command))
-    # Python may build the heads, in a way that only the user knows.
+    # If Python code builds the heads, only the user knows how to build them for some tasks.
     hint = f"  # and bind MultiTaskModel.{_HEADS} to the heads of {', '.join(tasks)}"
     return line if listed else f"{line}{hint}"
 
@@ -93,15 +93,16 @@ def _list_params(
     bindings: Sequence[gin_files.Binding],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Return the other bindings of a run with only some of the tasks."""
+    """Return the bindings of a run with only some of the tasks, except for the heads."""
     params = []
     for binding in bindings:
-        # The new run combines gradients like this run, but does not measure affinities.
+        # The suggested run combines gradients like the measured run, but does not measure
+        # affinities.
         if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
             params.append(f"MultiTaskModel.surgery = {binding.value!r}")
     task, _, metric = experiment.best.metric.partition("/")
     if metric and task not in tasks:
-        # Replace a metric of a task that the new run does not train.
+        # Replace the metric if it belongs to a task that the suggested run does not train.
         params.append('Best.metric = "average_loss"')
         params += ["Best.higher_is_better = None"] * (experiment.best.higher_is_better is not None)
     return params
@@ -147,7 +148,7 @@ def _find_bindings(
       target: the class that has the parameter.
       parameter: the name of the parameter; "" for macros.
     """
-    last = {binding.key: binding for binding in bindings}.values()  # Later ones override earlier.
+    last = {binding.key: binding for binding in bindings}.values()  # Later bindings win.
     return [b for b in last if b.target is target and b.parameter == parameter]
 
 

@@ -1,4 +1,4 @@
-"""Runs commands: defines shared flags, writes help and logs, and ends mistakes with exit code 2."""
+"""Runs commands: defines shared flags, writes help and logs, exits with 2 after a mistake."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ JSON_LOG = flags.DEFINE_string(
     "such as the losses of a step.",
 )
 
-# The smallest allowed limit of addresses, in bytes. A small training on two cores needs 3.08e9 at
-# its peak (VmPeak), and a limit of 2.56e9 aborts the training.
+# The smallest allowed limit of the address space (`ulimit -v`), in bytes. A small training on two
+# cores needs 3.08e9 at its peak (VmPeak), and a limit of 2.56e9 aborts the training.
 _ADDRESSES = 3 * 10**9
 _INDENT = " " * 6
 _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
@@ -118,7 +118,7 @@ def load() -> tuple[experiment.Experiment, str]:
     Raises:
       UserError: a flag is missing, or a gin file has a mistake.
     """
-    # Check the limit of addresses before the first import of TensorFlow.
+    # Check the limit of the address space before the first import of TensorFlow.
     _require_addresses()
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:

@@ -60,7 +60,7 @@ class Members:
                 # Join standard output and error, so that lines keep their order.
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # Only this process gets Ctrl-C.
+                start_new_session=True,  # Only launch.cluster gets Ctrl-C.
             )
             for name, environment in environments.items()
         }
@@ -106,8 +106,8 @@ class Members:
 
     def _end_members(self) -> None:
         """Wait until all processes end; send SIGTERM, and later SIGKILL, to slow processes."""
-        # Wait before the first signal: processes notice a loss themselves, and may save before they
-        # end.
+        # Wait before the first signal: processes notice themselves that another process is lost,
+        # and may save before they end.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -130,7 +130,7 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
       {name of a process: {"TF_CONFIG": its value}}.
     """
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
-    # Keep all sockets open until each process has a port, so that no two get the same port.
+    # Keep all sockets open until each process has a port, so that all ports differ.
     with contextlib.ExitStack() as stack:
         jobs = {
             job: [_free_address(stack) for _ in range(count)]
@@ -194,7 +194,8 @@ def main() -> None:
     checks.at_least("--restarts", RESTARTS.value, 0)
     checks.at_least("--ps", SERVERS.value, 0)
     _, model_dir = app.load()  # Report mistakes once, before any process starts.
-    # Check the lock before all processes start, because the chief would fail to lock the folder.
+    # Check the lock before any process starts: if another training holds the lock, the chief would
+    # fail.
     lock.require_free(model_dir)
     signals: list[int] = []
     for attempt in range(RESTARTS.value + 1):
@@ -205,7 +206,8 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _make_handler(members, signals))
         code = members.wait()
-        # Do not restart after a mistake, which would fail again, or after a signal of the user.
+        # Do not restart after a mistake, because the run would fail again, or after a signal of the
+        # user.
         if code < _BY_SIGNAL or signals:
             break
     sys.exit(code)

@@ -65,8 +65,8 @@ def main(arguments: list[str]) -> None:
     runs = dict(zip(comparison_text.iterate_names(folders), map(_read_run, folders), strict=True))
     _protect_runs(runs)
     runs = _with_metric(runs) if RUNS.value else runs
-    # Runs with different tasks can be sorted by a metric of one task, but not by a metric of all
-    # tasks.
+    # Runs with different tasks can be sorted by a metric of one task, but not by a metric of
+    # several tasks.
     if not RUNS.value or HTML.value or "/" not in METRIC.value:
         comparison.require_same_tasks(runs)
     result = comparison.compare(runs)

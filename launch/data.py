@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files
     datasets = read(arguments)
-    # Use this width if standard output is not a terminal.
+    # If standard output is not a terminal, lines have `_WIDTH` characters.
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     threshold = _THRESHOLD if FAIL_ABOVE.value is None else FAIL_ABOVE.value
     comparison = drift.compare(*datasets) if is_compared else None
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
         print(tell.compare(comparison, MOST.value, width, threshold))
     else:
         print("\n\n".join(tell.describe(dataset, MOST.value, width) for dataset in datasets))
-    # Write the page before the exit for a drift, so that the page shows the drift.
+    # Write the page first: if fields have drifted, the process exits afterwards.
     _write_outputs(datasets, comparison, threshold)
     if comparison is not None and FAIL_ABOVE.value is not None:
         _end_on_drift(comparison.list_failures(threshold), threshold)
@@ -142,7 +142,7 @@ def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
         for where, patterns in sources.items()
         if patterns
     ]
-    # Compare identities of files, because two paths may name the same file.
+    # Compare files by their identity, because two paths may name the same file.
     inputs = {atomic.identity(path) for table in open_tables for path in table.paths}
     for where, path in _find_outputs().items():
         is_free = atomic.identity(path) not in inputs

@@ -1,4 +1,4 @@
-"""Replays a training step under TensorFlow's debugger; shows the op, code and rows that failed.
+"""Replays a training step under TensorFlow's debugger; shows the failed op, its code and rows.
 
 Without --step, the command replays the step at which the run failed. The command writes a page to
 debug/step_<n> in --model_dir.

@@ -25,7 +25,7 @@ _CHECKED_PACKAGES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)  # Without kw_only, to run on Pythons that are too old for mtl.
+@dataclasses.dataclass(frozen=True)  # Without kw_only, for older Pythons.
 class Finding:
     """A line of the report.
 
@@ -102,8 +102,8 @@ def datasets() -> Finding:
     """Check that tensorflow-datasets can be imported."""
     version = _version("tensorflow-datasets")
     if error := _import_error("tensorflow_datasets"):
-        # Advise an older tensorflow-metadata: newer versions install with an old protobuf, but need
-        # 6.31.
+        # Advise an older tensorflow-metadata: newer versions need protobuf 6.31, but pip installs
+        # them beside an older protobuf.
         fix = "pip install tensorflow-datasets 'tensorflow-metadata>=1.17.3,<1.18'"
         return Finding(name="Datasets", found=error, state=WRONG, fix=fix)
     return Finding(name="Datasets", found=f"tensorflow-datasets {version}")
@@ -176,7 +176,7 @@ def main() -> int:
     findings = _print_findings([python(), tensorflow()])
     if _version("tensorflow"):
         findings += _print_findings([packages()])
-    # The other checks need TensorFlow.
+    # All further checks need TensorFlow.
     if findings[1].state != WRONG:
         findings += _print_findings([estimator()])
         if findings[-1].state != WRONG:

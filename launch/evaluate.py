@@ -56,7 +56,8 @@ def main() -> None:
     split = SPLIT.value
     if patterns:
         data, split = scoring.open_files(experiment.data, patterns, INPUT_FORMAT.value)
-        # Treat the files as another split of the run's data, with the same other settings.
+        # Treat the files as another split of the run's data, and keep all other settings of the
+        # data.
         experiment = dataclasses.replace(experiment, data=data)
     settings = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
     metrics = verbs.evaluate(experiment, model_dir, *settings)

@@ -84,7 +84,7 @@ def main() -> None:
     differences = {}
 
     def convert(written: str, held_out: rows.HeldOut | None) -> None:
-        """Convert an export before it is published; if this fails, no export is published."""
+        """Convert an export before it is published; after an error, the export is not published."""
         if ONNX.value:
             differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value, held_out)
         if TFLITE.value:

@@ -69,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         default=[],
         help="a column to use even if it reveals a task, or looks like an id or a date; repeatable",
     )
-    # Explain a table without --data, for which argparse only says that --data is missing.
+    # Explain that a table needs the flag --data: argparse only says that --data is missing.
     has_data = any(arg.partition("=")[0] == "--data" for arg in argv)
     if argv and not argv[0].startswith("-") and not has_data:
         raise checks.UserError(f"unexpected argument {argv[0]!r}. Write --data {argv[0]}")
@@ -197,7 +197,7 @@ def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[st
 
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
-    """Fail if a flag names a column that does not exist, or if flags give a column two uses."""
+    """Fail if a flag names a missing column, or if two flags give a column different uses."""
     uses = {
         "--time": [arguments.time] if arguments.time else [],
         "--key": [arguments.key] if arguments.key else [],
@@ -264,7 +264,7 @@ def _list_doubts(doubts: Sequence[str], most: int) -> list[str]:
 
 
 def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
-    """Return the commands that train, calibrate, test and use the model."""
+    """Return the commands that train, calibrate, evaluate and use the model."""
     file, run = shlex.quote(str(out)), shlex.quote(f"runs/{out.stem}")
     train = f"python -m launch.train --gin_file {file}"
     # With folds, the commands train a run for each fold, and compare the runs.

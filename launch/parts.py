@@ -30,7 +30,7 @@ from mtl.configs import gin_names, run_settings, trust
 _OWN = "mtl"
 # Matches the end of a sentence, but not "..." in "t_1 < ... < t_T".
 _SENTENCE_END = re.compile(r"(?<!\.)\. ")
-# Modules whose dataclasses are not for gin files.
+# Modules whose dataclasses are not parts for gin files.
 _NO_PARTS = (
     "mtl.configs",
     "mtl.data.coded_rows",
@@ -216,7 +216,7 @@ def _write_section(kind: type) -> list[str]:
     settings = list_settings(kind)
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
-        short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell holds one sentence.
+        short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell shows only the first sentence.
         lines.append(f"| `{name}` | `{default}` | {_escape_markdown(short)} |")
     return [*lines, ""]
 

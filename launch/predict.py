@@ -119,7 +119,7 @@ def main() -> None:
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
     with scoring.open_writer(plan.output, plan.format_name) as write:
-        # Write blocks of rows, for columnar formats, and because all rows may not fit into memory.
+        # Write blocks of rows: columnar formats need blocks, and all rows may not fit into memory.
         while block := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {
                 name: kept_fields.stack_column([row[name] for row in block]) for name in block[0]
@@ -153,8 +153,8 @@ def _predict_files() -> None:
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(_open_model(experiment, model_dir))
         if experiment is not None and model_dir is not None:
-            # Count unknown values only with a run, which has the vocabularies of its training
-            # split.
+            # Count unknown values only if there is a run, because the run has the vocabularies of
+            # the training split.
             model = stack.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
     # Without --output, predictions go to standard output, so print nothing else.
@@ -176,7 +176,7 @@ def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     settings = experiment and experiment.data.source
     if SAVED_MODEL.value and not experiment:
-        # The export says which features the model has, and how the run's files wrote them.
+        # The metadata of the export says which features the model has, and how files write values.
         folder = scoring.find_newest(SAVED_MODEL.value)
         spec = serving.spec_of(folder)
         settings = file_settings.restore(serving.read_metadata(folder).get("files_of_run", []))

@@ -80,7 +80,7 @@ def main() -> None:
     if ROUNDS.value:
         rule = "be latest with --rounds"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
-        # Fail before any round trains, if the run has no checkpoint.
+        # Before any round trains, fail if the run has no checkpoint.
         run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
@@ -93,7 +93,7 @@ def main() -> None:
             # larger Run.train_steps to continue.
             last = f"Run.train_steps = {run_directory.step_saved(path)}"
             target = load([*app.GIN_PARAM.value, last])
-            # Keep the length of schedules, and thereby their values at this step.
+            # Keep the length of schedules, so that schedules keep their values at this step.
             model = target.model.fill_schedules(source.run.train_steps)
             target = dataclasses.replace(target, model=model)
             _prune_at_once(source, target, model_dir, output_dir, path)

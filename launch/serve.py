@@ -119,14 +119,15 @@ def main() -> None:
     server_settings = _read_settings()
     settings.require_packages()
     ports = {"rest_port": server_settings.rest_port, "grpc_port": server_settings.grpc_port}
-    # Check the ports before a model is loaded, which takes seconds.
+    # Check the ports first, because loading a model takes seconds.
     settings.require_free(server_settings.host, ports)
     access.check_files(server_settings)
     exports = finding.Exports.of_run(app.MODEL_DIR.value, EXPORT.value)
     name, versions = server.open_versions(MODEL_NAME.value, exports, server_settings)
 
     def tell(running: server.Running) -> None:
-        # Print the ports when the server runs: before, a port is unknown if its flag is 0.
+        # Print the ports when the server runs. If the flag of a port is 0, the port is unknown
+        # before.
         print(startup.describe(running), flush=True)
 
     asyncio.run(server.serve(name, versions, server_settings, tell))

@@ -1,9 +1,9 @@
 r"""Trains several gin files in order, each in a separate folder under --model_dir.
 
 Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
-earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. For a training without
-launch.stages, a file that builds on joint.gin binds the macro itself, as in joint_dir =
-"runs/joint". Finished stages are not trained again, and an interrupted stage continues.
+earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. To train a stage
+without launch.stages, bind the macro in its file or in a flag, as in joint_dir = "runs/joint".
+Finished stages are not trained again, and an interrupted stage continues.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt
@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """The name of the file, without its ending."""
+        """The name of the stage: the name of its gin file, without the ending."""
         return pathlib.Path(self.file).stem
 
     def load(self) -> experiment.Experiment:
@@ -150,7 +150,7 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
     """Train stages one after another.
 
     Args:
-      stages: the stages, each of which may build on earlier ones.
+      stages: the stages in order; each stage may build on earlier stages.
 
     Yields:
       (stage, {metric: value}, number of trained steps) for each stage, once it is trained.

@@ -14,9 +14,10 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-# Hides lines that TensorFlow's C++ code logs, such as on a machine without a GPU. TensorFlow reads
-# TF_CPP_MIN_LOG_LEVEL when it is imported; set it to "0" before the import to see all lines. Errors
-# are still raised as Python exceptions. `python -m launch.doctor` describes the machine.
+# Level 3 hides log messages of TensorFlow's C++ code, such as warnings about a missing GPU.
+# TensorFlow reads TF_CPP_MIN_LOG_LEVEL at its import; set the variable to "0" before the import to
+# see all messages. TensorFlow still raises errors as Python exceptions. `python -m launch.doctor`
+# describes the machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # {public name: its module}. `import mtl` is fast, because each module is imported only when one of

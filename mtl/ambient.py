@@ -15,19 +15,20 @@ A training step sets the ambient values in this order, the outermost first:
    `batch_norm` is "replica".
 2. `MultiTaskModel.model_fn` sets whether the variables of equal tasks may be stacked.
 3. `training_loop.run_repeatedly` sets the steps in which monitors record values.
-4. `MultiTaskModel` sets frozen variables, then the precision, then the values of step extensions.
+4. `MultiTaskModel` sets which variables are frozen, then the precision, then the values of step
+   extensions.
 5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
 6. `whole_batch.build_batch` sets which slice of the batch is read, and separates replicas if there
    are several slices.
 7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
    gradients, they also separate tasks.
-8. While a column looks up its tables, it sets how they are stored.
+8. A column sets the number type of its tables while the column looks up their rows.
 9. `precision.run_network` sets the precision of the network.
 
-Several ambient values change how a variable is read. A variable that is read is, in this order,
-replaced, moved, pruned, shared out, quantised, selected and cast. In evaluation, prediction and
-export, only four ambient values are set: quantisation, the storage of tables, the rows of random
-draws and stacked tasks.
+Several ambient values change the value that a network reads from a variable. `views.Stage` lists
+these changes in their order: replaced, moved, pruned, shared out, quantised, selected, cast. In
+evaluation, prediction and export, only four ambient values are set: quantisation, the storage of
+tables, the rows of random draws and stacked tasks.
 """
 
 import contextlib

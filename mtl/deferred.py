@@ -12,8 +12,8 @@ and their checks can report mistakes, before TensorFlow itself is imported. A mo
 inherit from classes of TensorFlow imports TensorFlow at once. A module that imports TensorFlow at
 once is itself imported in a block `with deferred.imports()`. Type checkers see ordinary imports.
 
-A module whose annotations name types of TensorFlow needs `from __future__ import annotations`, so
-that Python does not evaluate the annotations, and import TensorFlow, at once.
+A module whose annotations name types of TensorFlow needs `from __future__ import annotations`,
+because Python would import TensorFlow to evaluate the annotations.
 """
 
 from __future__ import annotations

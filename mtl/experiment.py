@@ -31,7 +31,7 @@ class Run:
       train_steps: the global step at which training ends.
       checkpoint_steps: save a checkpoint and evaluate it at every multiple of this step.
       checkpoint_secs: save and evaluate a checkpoint whenever this many seconds have passed; set
-        either checkpoint_steps or checkpoint_secs, and set the other one to None.
+        either checkpoint_steps or checkpoint_secs, and set the other setting to None.
       keep_checkpoints: how many of the latest checkpoints to keep, besides the best checkpoint.
       summary_steps: write TensorBoard scalars at every multiple of this step.
       steps_per_call: the largest number of training steps in one call of `Session.run`; 1 trains
@@ -42,8 +42,8 @@ class Run:
         slice separately.
       precision: the number format in which a training step computes the network, and whether XLA
         compiles the network.
-      profile: [first, last], two global steps: profiles the time and memory of the steps between
-        them; None turns profiling off.
+      profile: [first, last]: the run profiles time and memory of the training steps after global
+        step `first`, up to `last`; None turns profiling off.
       seed: the seed of initial weights, shuffling and dropout.
       check_numerics: True checks every op of every step, and ends the run at the first op that
         turns finite inputs into NaN or infinity, whatever `Update.if_not_finite` says.

@@ -56,7 +56,7 @@ _FLAG = re.compile(r"(?<![\w'\"-])--([a-z_]+)(?:[ =]('[^']*'|\"[^\"]*\"))?")
 _MOST_DRAWN = 6
 
 
-def fit(  # noqa: PLR0913  Callers name them.
+def fit(  # noqa: PLR0913  Callers name the arguments.
     data: Any,
     tasks: Sequence[str],
     model_dir: str | os.PathLike[str] | None = None,
@@ -82,19 +82,20 @@ def fit(  # noqa: PLR0913  Callers name them.
       data: a DataFrame of pandas or polars, an Arrow table, a dict of columns, a list of dicts, or
         the path of a table: CSV, Parquet, ORC or Feather.
       tasks: the columns to predict.
-      model_dir: a new folder; by default, the first unused one of runs/fit, runs/fit-2, ...
+      model_dir: a new folder; by default, the first unused name of runs/fit, runs/fit-2, ...
       test: rows to test on, in the same form as `data`; by default a share of `data`.
-      holdout: the share of rows to test on, 0.1 by default; with `time`, the latest rows.
+      holdout: the share of rows to test on, in (0, 1), 0.1 by default; with `time`, the share holds
+        the latest rows.
       validation: the share of rows that choose the best checkpoint, instead of the test rows.
       calibration: the share of rows with which a later run can calibrate the model.
       folds: the number of folds, at least 2; `settings=["fold = 1"]` tests on the second fold.
-      time: hold out the rows with the greatest values of this column.
-      key: keep rows with the same value of this column in one split.
+      time: a column of times; the held-out rows are the rows with the latest times.
+      key: a column such as a user id; all rows with the same value are in the same split.
       missing: texts that mark a missing value.
       values: texts that are values, although they often mark a missing value, such as "NA".
       time_forms: {column: the form of its times}, such as "%d/%m/%Y", or "seconds" since 1970.
-      leave_out: columns that are not used.
-      keep: columns that are used even if they reveal a task.
+      leave_out: columns that the model does not use.
+      keep: columns that the model uses even if they reveal the label of a task.
       settings: bindings of gin, such as "Run.train_steps = 500".
       verbose: True shows progress on standard error; None only in a terminal or notebook.
 
@@ -104,7 +105,8 @@ def fit(  # noqa: PLR0913  Callers name them.
     Raises:
       UserError: the data or an argument is wrong. After an error before the first checkpoint,
         `fit` removes its files from `model_dir`.
-      KeyboardInterrupt: the user pressed Ctrl-C. `mtl.load` returns a model of the trained steps.
+      KeyboardInterrupt: the user pressed Ctrl-C. `mtl.load` then returns a model with the weights
+        trained so far.
     """
     uses = {"missing": missing, "values": values, "leave_out": leave_out, "keep": keep}
     _check_lists(tasks=tasks, settings=settings, **uses)
@@ -205,7 +207,7 @@ def _check_lists(**arguments: Any) -> None:
 
 
 def _read_holdout(arguments: Mapping[str, Any], test: Any) -> plans.Holdout:
-    # For a table in memory, use the name of its type: an error would quote all rows.
+    # Pass the name of the type of a table in memory, because an error would quote all its rows.
     name = test if test is None or isinstance(test, str) else type(test).__name__
     return holdouts.make_holdout({**arguments, "test": name}, f"{_WHERE}: ", flag="")
 
@@ -329,7 +331,7 @@ def _convert_rows(data: Any) -> pa.Table | None:
 
 
 def _join_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a table with the keys of all rows; Arrow alone would take the keys of the first."""
+    """Return a table with the keys of all rows; Arrow would take only the keys of the first row."""
     names = dict.fromkeys(name for row in rows for name in row)
     return _make_table({name: [row.get(name) for row in rows] for name in names})
 

@@ -214,7 +214,8 @@ class Model:
           `data` if that is a DataFrame, else a dict of arrays [N, ...].
 
         Raises:
-          UserError: a column is missing, or a value does not fit its field; the text names the row.
+          UserError: a column is missing, or a value does not fit its field; the error names the
+            row.
         """
         fields = self.experiment.data.spec.feature_fields
         table = frames.Table(data, fields, cells=self._cell_settings)
@@ -354,7 +355,7 @@ def _first_difference(text: str, second_text: str) -> str:
 
 
 def _save_settings(model_dir: str, settings: str | None) -> None:
-    # If there are no settings to write, an old config.gin would describe another experiment.
+    # Without settings to write, delete the old config.gin, which would describe another experiment.
     config.forget(model_dir) if settings is None else config.save(model_dir, settings)
 
 

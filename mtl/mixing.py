@@ -155,7 +155,7 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Draw a number from Beta(alpha, alpha).
 
     Args:
-      alpha: above 0.
+      alpha: both parameters of the Beta distribution, above 0.
       seed: int32 [2], for stateless draws.
 
     Returns:
@@ -182,8 +182,8 @@ def cut_box(
     Args:
       share: l, the share of the image that stays outside of the box, a scalar in [0, 1].
       place: the middle of the box, as two shares in [0, 1) of the height and the width.
-      height: H.
-      width: W.
+      height: H, the height of the images in pixels.
+      width: W, the width of the images in pixels.
 
     Returns:
       The mask, bool [H, W], True within the box; and the share of pixels outside the box, a float32
@@ -209,7 +209,7 @@ def _draw_partners(inputs: types.Tensors) -> tf.Tensor:
 
 
 def _find_size(images: Mapping[str, tf.Tensor]) -> tuple[int, int]:
-    """Return the height and width of all images."""
+    """Return the height and width that all images have."""
     where, shapes = "CutMix.columns", {name: values.shape for name, values in images.items()}
     fix = "Name the columns of images; the other columns then stay unchanged."
     for name, shape in shapes.items():

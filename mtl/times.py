@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mtl import checks
 
-# The offsets that exist, so that 12:15-12:45 is not a time with an offset.
+# Match only offsets that exist, so that 12:15-12:45 is not read as a time with an offset.
 _OFFSET = (
     r"Z|\+(?:0[0-9]|1[0-4])(?::?(?:00|15|30|45))?|-(?:0[0-9]|1[01])(?::?(?:00|30))?|-12(?::?00)?"
 )
@@ -31,10 +31,10 @@ offset from UTC.
 """
 
 DIGITS = ("year", "month", "day", "hour", "minute", "second")
-"""The parts of a time that are numbers: four digits for the year, two for the others."""
+"""The parts of a time that are numbers: four digits for the year, two for each other part."""
 
 HALF = "half"
-"""The part of a time that says A or P, for AM or PM."""
+"""The part of a time that is A for AM, or P for PM."""
 
 OFFSET = "offset"
 """The part of a time that is its offset from UTC, such as +02:00."""
@@ -49,7 +49,8 @@ SINCE_1970: Mapping[str, int] = {
 }
 """Forms of times that count from 1970 in UTC: {form: its units in a second}."""
 
-# {directive of strptime: (part of the time, pattern, pattern if digits come before or after it)}
+# {directive of strptime: (part of the time, pattern, pattern if digits come before or after the
+# part)}
 _MONTH_NAME = r"([A-Za-z]{3})[a-z]*\.?"
 _DIRECTIVES = {
     "Y": ("year", r"([0-9]{4})", r"([0-9]{4})"),
@@ -95,7 +96,7 @@ def read_form(where: str, form: str) -> Form:
     """Return the form that directives of strptime describe, such as "%d.%m.%Y %H:%M".
 
     Args:
-      where: the setting, for errors.
+      where: the name of the setting, for errors.
       form: directives among %Y %y %m %b %d %H %I %M %S %p %a and %z; "" is the form of ISO 8601.
 
     Raises:
@@ -123,7 +124,7 @@ def check_form(where: str, form: str) -> None:
     """Fail unless a form is a unit of `SINCE_1970`, or a form that `read_form` takes.
 
     Args:
-      where: the setting, for errors.
+      where: the name of the setting, for errors.
       form: the value of the setting, such as "milliseconds" or "%d.%m.%Y".
 
     Raises:
@@ -151,11 +152,11 @@ def read_time(text: str, form: Form = ISO) -> float:
     """
     texts = _find_texts(text, form)
     parts = _to_numbers(texts) if texts else ()
-    # The pattern of a month name matches any word, such as the German Mai.
+    # The pattern of a month name matches any word, such as the German Mai; the month is then 0.
     if not texts or not parts[1]:
         return math.nan
     offset = texts.get(OFFSET, "")
-    # In 10-05, the minutes are 05.
+    # A text such as 10-05 has no minute before the sign: -05 is then the minute, not an offset.
     if offset[:1] == "+" or (offset[:1] == "-" and texts.get("minute", "0")):
         parts = _shift(parts, offset)
     total = 0
@@ -174,7 +175,7 @@ def write_time(time: float) -> str:
 
 
 def _shift(parts: tuple[int, ...], offset: str) -> tuple[int, ...]:
-    """Return a time in UTC."""
+    """Return the parts of a time, shifted to UTC by its offset."""
     digits = f"{offset.replace(':', '')}00"
     minutes = int(f"{digits[0]}1") * (60 * int(digits[1:3]) + int(digits[3:5]))
     year, month, day, hour, minute, second = parts
@@ -203,7 +204,7 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
         return None
     year, month, day, hour, minute, second = parts
     is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1]
-    # A second 60 is a leap second.
+    # The second 60 of a minute is a leap second.
     return parts if is_day and hour < 24 and minute < 60 and second <= 60 else None
 
 

@@ -109,14 +109,14 @@ def evaluate(
     """Evaluate a checkpoint on a whole split.
 
     `evaluation.evaluate` lists the files that an evaluation writes. Metrics also go to the trackers
-    of the run, unless `Experiment.attack` has moved the inputs.
+    of the run, unless `Experiment.attack` has perturbed the inputs.
 
     Args:
       experiment: the settings of the run.
       model_dir: the folder of the run.
       split: the split; None for `Pipeline.eval_split`.
       checkpoint: "latest", "best" or a path.
-      is_attacked: True moves the inputs by `Experiment.attack`.
+      is_attacked: True perturbs the inputs by `Experiment.attack`.
       with_curves: True writes the files of `curve_files.write_curves` to `<model_dir>/curves`.
 
     Returns:
@@ -166,8 +166,8 @@ def predict(
       model_dir: the folder of the run.
       split: the split; None for `Pipeline.eval_split`.
       checkpoint: "latest", "best" or a path.
-      keep: fields of the example to return as well: features, labels, or columns of a CSV file.
-        The kept fields pass through the graph with their row, and so stay in the order of the rows.
+      keep: fields of the examples to return with the predictions: features, labels, or columns of a
+        CSV file. Kept fields pass through the graph with their row, so they stay in row order.
 
     Yields:
       {"<task>/<name>": value} for each example in order; the fields of `keep` come first.
@@ -245,7 +245,7 @@ def audit_clipping(
       experiment: the experiment of the run.
       model_dir: the folder of a trained run.
       checkpoint: "all" for all checkpoints in the folder; "latest", "best" or a path for a single
-        one.
+        checkpoint.
       output: the folder of the report; `<model_dir>/clip_audit/checkpoints` by default.
       key: the field that identifies samples, instead of `ClipAudit.key`.
       others: reports of other runs on the same samples, for comparison.
@@ -274,7 +274,7 @@ def audit_clipping(
 
 @contextlib.contextmanager
 def _hold_checkpoints(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
-    """Yield the paths of "all" checkpoints or of a single one; a training does not delete them."""
+    """Yield the paths of one or "all" checkpoints, which training does not delete meanwhile."""
     with contextlib.ExitStack() as locks:
         hold = functools.partial(run_directory.hold_checkpoint, model_dir)
         last = locks.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
@@ -301,7 +301,7 @@ def debug(
       prompt: True opens tfdbg in the terminal at this step, and writes nothing.
 
     Returns:
-      A text to print.
+      The findings, as a text to print.
 
     Raises:
       UserError: the step, an earlier checkpoint or the state of the input is missing.
@@ -363,7 +363,7 @@ def count_unknown(
     Args:
       experiment: the settings of the run, which has the same columns as the model.
       model_dir: the folder of the run; without its vocabularies, nothing is counted.
-      model: predicts for serialized tf.Examples.
+      model: a function that predicts for serialized tf.Examples.
     """
     with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
         yield counted

@@ -61,8 +61,8 @@ def how_to_get(extra: str) -> str:
 def turns_to_keras_2() -> bool:
     """Return True if mtl should make `tf.keras` the package tf-keras.
 
-    mtl should do so if tf-keras is installed, TF_USE_LEGACY_KERAS is not set, and the package keras
-    is not Keras 2.
+    The result is True if tf-keras is installed, TF_USE_LEGACY_KERAS is not set, and the package
+    keras is not Keras 2.
     """
     has_keras_2 = importlib.util.find_spec("tf_keras") is not None
     is_unset = KERAS_SWITCH not in os.environ and not installed("keras").startswith("2.")

@@ -24,8 +24,8 @@ def run(main: Callable[[], None]) -> None:
       main: the function that does the work of a command.
 
     Raises:
-      SystemExit: with code 2 after a `UserError` or a failed import, and 130 after Ctrl-C. Other
-        errors pass through.
+      SystemExit: with code 2 after a `UserError` or a failed import, and code 130 after Ctrl-C.
+        Other errors are raised unchanged.
     """
     with imports.finished():
         try:
@@ -35,7 +35,7 @@ def run(main: Callable[[], None]) -> None:
             # Print only the first line of a message, which may come from a library.
             fail(str(error).splitlines()[0])
         except KeyboardInterrupt:
-            # Exit with 128 + SIGINT, as shells report it.
+            # Exit with 128 + SIGINT, the code that shells report for Ctrl-C.
             sys.exit(130)
         except (Exception, SystemExit) as error:  # An imported package may call sys.exit.
             problem = imports.problem(error)
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
           UserError: an argument is unknown, missing or wrong.
         """
         options = self._option_string_actions
-        # Check flags before argparse, which gives no hint, or reports a missing flag first.
+        # Check flags before argparse does: argparse gives no hint, or first reports a missing flag.
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *options):
                 names = [option.lstrip("-") for option in options if option.startswith("--")]

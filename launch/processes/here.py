@@ -46,7 +46,7 @@ def open_to(packages: Sequence[str] | None) -> None:
 
 
 def make_command(verb: str) -> list[str]:
-    """Return the command to run a verb in a new process that finds the same modules as this one.
+    """Return the command that runs a verb in a new process with the same importable modules.
 
     Args:
       verb: the name of a module in `launch`, such as "train".
@@ -64,7 +64,8 @@ class _Finder:
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder
-        # Keep the first word: to import ours.towers, Python must find the package ours.
+        # Keep only the first word of each name: to import ours.towers, Python must find the package
+        # ours.
         self._names = {package.partition(".")[0] for package in packages}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:

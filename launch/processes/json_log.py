@@ -57,7 +57,7 @@ def append_to(path: str) -> Iterator[None]:
     except OSError as error:
         raise checks.UserError(f"--json_log cannot be written: {error}.") from error
     level = logger.level
-    # Include the level DEBUG, which lines about steps have if there is a progress bar.
+    # Include the level DEBUG: if there is a progress bar, lines about steps have this level.
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
     try:
@@ -74,7 +74,7 @@ def append_to(path: str) -> Iterator[None]:
 
 
 def _require_own(path: str) -> None:
-    """Fail if a file exists and is not a JSON log, but the data of the run, for example."""
+    """Fail if a file exists and is not a JSON log; for example, it may hold data of the run."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Stops the processes that launch.cluster started when launch.cluster ends, even by SIGKILL.
+"""Stops the processes of launch.cluster when launch.cluster ends, even if SIGKILL ends it.
 
 subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in launch.cluster
 launcher_watch.start()                                                     # in the process
@@ -14,7 +14,7 @@ _INTERVAL_SECS = 0.5
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variable with which new processes watch this process."""
+    """Return the environment variable that lets new processes watch this process."""
     return {_VARIABLE: str(os.getpid())}
 
 
@@ -32,7 +32,7 @@ def start() -> None:
 
 
 def _watch_launcher(launcher: int) -> None:
-    # A process gets another parent when its parent ends.
+    # When launch.cluster ends, this process gets another parent.
     while os.getppid() == launcher:
         time.sleep(_INTERVAL_SECS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Handles errors of standard output and error, such as a closed pipe or a full disk.
+"""Handles write errors of standard output and standard error: a closed pipe, a full disk.
 
 with streams.guarded():
     print("...")                  # exit code 141 if the reader has closed it
@@ -32,7 +32,7 @@ def guarded() -> Iterator[None]:
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
         yield
-        # Flush now, because an error while Python exits could not be handled.
+        # Flush now, because no code can handle an error during Python's exit.
         if sys.stdout:
             sys.stdout.flush()
     finally:
@@ -69,8 +69,7 @@ class _Guarded:
         try:
             yield
         except OSError as error:
-            # Redirect the file to /dev/null, because Python flushes the file at exit, and would
-            # fail again.
+            # Redirect the file to /dev/null, because the flush at Python's exit would fail again.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)

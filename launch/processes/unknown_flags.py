@@ -54,7 +54,7 @@ def explain(flag: str, known: Collection[str]) -> str:
       known: the flags of the command, without dashes.
     """
     name = flag.lstrip("-").replace("-", "_").lower()
-    # The name is right, but not the form: -gin_file or --gin-file.
+    # The name is right, but its form is wrong, such as -gin_file or --gin-file.
     if name in known:
         return f"Did you mean '--{name}'?"
     for flag_name, others in FLAGS.items():

@@ -47,7 +47,8 @@ class Best:
         """Return a copy of the settings with the direction of the metric.
 
         Args:
-          known: True if higher values are better; None if no head declares the direction.
+          known: the direction that a head declares, True if higher values are better; None if no
+            head declares a direction.
 
         Raises:
           UserError: `higher_is_better` contradicts the declared direction.
@@ -82,9 +83,9 @@ class BestKeeper:
 
     The record of the evaluations, `<model_dir>/best/best.json`, has the keys {metric,
     higher_is_better, last_step, evaluations_since, steps_since}. `evaluations_since` and
-    `steps_since` are the number and the steps of the evaluations after the best one. `measured_on`
-    describes the rows and the settings of the evaluations. {value, step, checkpoint} describe the
-    best checkpoint, if there is one.
+    `steps_since` are the number and the steps of the evaluations after the best evaluation.
+    `measured_on` describes the rows and the settings of the evaluations. {value, step, checkpoint}
+    describe the best checkpoint, if there is one.
 
     Args:
       best: the settings that name the metric and the patience.
@@ -124,8 +125,8 @@ class BestKeeper:
         best_step = record.get("step", 0)
         last_step = max([best_step, *steps])
         if best_step > step or not last_step:
-            # The files of the weights stay without a record, until the next best checkpoint
-            # replaces them.
+            # Remove only the records: the weights stay until the next best checkpoint replaces
+            # them.
             for name in ("best.json", "checkpoint"):
                 if tf.io.gfile.exists(os.path.join(self._dir, name)):
                     tf.io.gfile.remove(os.path.join(self._dir, name))
@@ -167,7 +168,7 @@ class BestKeeper:
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Return True if the last `Best.patience` evaluations did not improve on the best."""
+        """Return True if the last `Best.patience` evaluations did not beat the best value."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
@@ -202,8 +203,8 @@ class BestKeeper:
           checkpoint: the path of the evaluated checkpoint, without the endings of its files.
           metrics: {name: value} of the evaluation, with "global_step" and `Best.metric`. An
             evaluation of a step that is not later than `last_step` is ignored.
-          measured_on: a description of the rows and settings of the evaluation; an empty one keeps
-            the recorded description.
+          measured_on: a description of the rows and settings of the evaluation; an empty
+            description keeps the recorded description.
         """
         record, step = self.read(), int(metrics["global_step"])
         # After a restart, the last checkpoint may be evaluated again.
@@ -240,7 +241,8 @@ class BestKeeper:
             copy = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, copy, overwrite=True)
             storage.sync([copy])
-            # Whether an export is newer than a checkpoint is decided by the time of the checkpoint.
+            # Give the copy the time of the checkpoint, which decides whether an export is newer
+            # than the checkpoint.
             if storage.is_local(copy):
                 times = os.stat(file)
                 os.utime(copy, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -114,8 +114,8 @@ def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str
     """Write the value of a setting in each run, with different texts for different values.
 
     The text of a value is its `repr` in the first run that has this value, so equal values get
-    equal texts. If different values have the same `repr`, such as long arrays, the text of each of
-    them is its `Setting.meaning`.
+    equal texts. If different values have the same `repr`, such as long arrays, the text of each
+    value is its `Setting.meaning`.
     """
     meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
     texts: dict[str | None, str] = {None: ABSENT}

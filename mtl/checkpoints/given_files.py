@@ -56,7 +56,7 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
       {purpose of a file: its checksum}, as recorded when the run started.
 
     Raises:
-      UserError: a file has changed; the text names it.
+      UserError: a file has changed; the error names the file.
     """
     record = os.path.join(model_dir, FILE)
     old_checksums = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}

@@ -44,7 +44,7 @@ def _pack_files(path: str) -> None:
         with tf.io.gfile.GFile(file, "rb") as source:
             sample = source.read(_CHUNK)
             if len(zlib.compress(sample, _LEVEL)) > _WORTH * len(sample):
-                if tf.io.gfile.exists(file + _PACKED):  # Left by an earlier training.
+                if tf.io.gfile.exists(file + _PACKED):  # An earlier training wrote this file.
                     tf.io.gfile.remove(file + _PACKED)
                 continue  # Data such as images may already be compressed.
             source.seek(0)
@@ -130,7 +130,7 @@ class InputState:
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
         self._starts_anywhere = starts_anywhere
-        # `watch` sets these two.
+        # `watch` sets `_saver` and `_start`.
         self._saver: Any = None
         self._start: Any = None
         self._can_be_saved = True
@@ -208,7 +208,7 @@ class InputState:
                 checksums.require(f"{path}{ending}", checksum, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Restore the input, to continue after the examples of a step.
+        """Restore the state of the input that was saved at a step, to continue after this step.
 
         Returns:
           False if there is no suitable state, so that the order of the examples starts anew.

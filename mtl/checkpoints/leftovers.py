@@ -58,7 +58,7 @@ def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
     Unused files belong to incomplete checkpoints, for example after an interrupted removal, and to
     input states that are incomplete or older than all listed checkpoints. A later input state is
     kept, because its checkpoint may not be listed yet. A complete checkpoint is not returned, even
-    if `named` lacks it, because the user may have copied it here.
+    if `named` lacks it, because the user may have copied the checkpoint into the folder.
 
     Args:
       model_dir: the folder of the run.

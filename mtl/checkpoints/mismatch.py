@@ -57,7 +57,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
       The names of variables that checkpoints of old versions lack, and that therefore start from 0.
 
     Raises:
-      UserError: the checkpoint does not fit; the text names the first variable that differs.
+      UserError: the checkpoint does not fit; the error names the first variable that differs.
     """
     saved_shapes = dict(tf.train.list_variables(checkpoint))
     graph_shapes = {
@@ -107,7 +107,7 @@ def require_same(
       wanted: {variable: its shape in the graph}.
 
     Raises:
-      UserError: variables differ; the text names the first difference.
+      UserError: variables differ; the error names the first difference.
     """
     common, differ = sorted(set(saved) & set(wanted)), set(saved) ^ set(wanted)
     problems = {
@@ -119,7 +119,8 @@ def require_same(
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         rest = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
-        # Name statistics of pruning last, because other variables, such as masks, explain more.
+        # Name a statistic of pruning only if no other variable differs: a mask, for example,
+        # explains more.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         if all(map(pruned.is_of_pruning, problems)):
             cause = "pruning"

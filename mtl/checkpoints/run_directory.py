@@ -38,7 +38,7 @@ _OWN = re.compile(
     r"|(balancing|gates|sparsity)\.svg|projector_config\.pbtxt)(\.([0-9a-f]{16}\.)?partial)?"
 )
 _NOTES = ("given_files.json", "training_files.json", "row_names.json", "warnings.json")
-# Folders to which other commands write, too.
+# Folders of a run to which commands other than training write, too.
 _SHARED = ("export", "clip_audit")
 
 # Built-in errors of Python that TensorFlow's reader of checkpoints raises, besides `OpError`.
@@ -69,8 +69,8 @@ def list_checkpoints(directory: str) -> list[str]:
 
     Returns:
       Paths without the endings of the files, such as "runs/digits/model.ckpt-20". If the file
-      `checkpoint` is damaged, the readable checkpoints in the folder; if none is readable, all of
-      them.
+      `checkpoint` is damaged, the result has the readable checkpoints in the folder or, if none is
+      readable, all checkpoints.
     """
     state = _read_list(directory)
     if state is not None:
@@ -80,8 +80,8 @@ def list_checkpoints(directory: str) -> list[str]:
         return []
     # The file `checkpoint` is damaged, so search for checkpoints by their names.
     checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    # If no checkpoint is complete, return all, so that the caller reports the error of the last
-    # one.
+    # If no checkpoint is complete, return all checkpoints, so that the caller reports the error of
+    # the last checkpoint.
     return [path for path in checkpoints if _find_open_error(path) is None] or checkpoints
 
 
@@ -144,8 +144,8 @@ def repair_run(directory: str) -> None:
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
-    """Return the checkpoints up to the newest undamaged one; warn about later, damaged ones."""
-    # Check from the newest checkpoint on, and stop at the first undamaged one.
+    """Return `paths` up to the newest undamaged checkpoint; warn of later, damaged checkpoints."""
+    # Check the newest checkpoint first, and stop at the first undamaged checkpoint.
     whole, errors = list(paths), {}
     while whole and (error := _find_damage(whole[-1])):
         errors[whole.pop()] = error
@@ -197,8 +197,8 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _write_list(directory, paths)
-    # List old checkpoints until they are removed: after a kill, the next start removes their
-    # remaining files.
+    # Keep an old checkpoint in the list until its files are removed. If the process is killed
+    # before, the next start removes the remaining files.
     removed_paths = [path for path in old if remove_checkpoint(path)]
     if removed_paths:
         _write_list(directory, [path for path in paths if path not in removed_paths])
@@ -224,7 +224,8 @@ def remove_checkpoint(checkpoint: str) -> bool:
 def _list_files(checkpoint: str) -> list[str]:
     """Return the files of a checkpoint, its index first.
 
-    TensorFlow's search for files would read special characters in the path as a pattern.
+    This function does not use TensorFlow's search for files, which would read special characters in
+    the path as a pattern.
     """
     index = f"{checkpoint}.index"
     files = storage.listed(*os.path.split(f"{checkpoint}."))
@@ -289,7 +290,7 @@ def step_of(model_dir: str) -> int:
 
 
 def step_saved(checkpoint: str) -> int:
-    """Return the global step that is saved in a checkpoint, which its name may not contain."""
+    """Return the global step that a checkpoint has saved; the checkpoint's name may lack it."""
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
@@ -299,7 +300,7 @@ def require_regular(model_dir: str) -> None:
     Only local files that a training may have written are checked.
 
     Raises:
-      UserError: a file is a pipe, a socket or a device; the text names the file.
+      UserError: a file is a pipe, a socket or a device; the error names the file.
     """
     for path in filter(storage.is_local, _list_written(model_dir)):
         storage.require_regular(path)
@@ -321,7 +322,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
         directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
         path = find_latest(directory)
     else:
-        which = which.removesuffix(".index")  # A file of a checkpoint, in place of its path.
+        which = which.removesuffix(".index")  # Accepts the index file, too.
         path = which if is_checkpoint(which) else None
     if path is None:
         checkpoints = list_checkpoints(model_dir)
@@ -368,7 +369,7 @@ def _hold_index(model_dir: str, which: str) -> tuple[str, int | None]:
             if is_lockable or is_checkpoint(path):
                 return path, in_work.hold(index) if is_lockable else None
         except (checks.UserError, FileNotFoundError):
-            # If a training has just removed the checkpoint, try again with the next latest
+            # If a training has just removed the checkpoint, try again with the new latest
             # checkpoint.
             if _list_all(model_dir) == before:
                 raise
@@ -396,7 +397,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
     If the folder is new and still empty at the end, it is removed.
 
     Raises:
-      UserError: the folder cannot be written, or another process trains there.
+      UserError: the folder cannot be written, or another process trains in the folder.
     """
     with dropping_empty(model_dir):
         require_writable("--model_dir", model_dir)

@@ -22,7 +22,7 @@ from mtl.step import replicas, training_loop
 _log = logging.getLogger(__name__)
 
 ALL_CHECKPOINTS = 2**31 - 1
-"""The limit for savers, because `Saving` removes old checkpoints itself."""
+"""The limit of kept checkpoints for savers, because `Saving` removes old checkpoints itself."""
 
 
 class Votes:
@@ -58,7 +58,7 @@ class Votes:
         return tf1.train.SessionRunArgs([step, self._sums], {self._votes: votes})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Return the result of a vote.
+        """Return the result of a vote of the processes.
 
         Args:
           fetched: the values of the tensors that the result of `args` fetches.
@@ -113,7 +113,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         temporary folder, because a saved value may be a sum over all processes.
     """
 
-    def __init__(  # noqa: PLR0913  Callers name them.
+    def __init__(  # noqa: PLR0913  Callers name the arguments.
         self,
         result: training_loop.StepResult,
         model_dir: str,
@@ -137,7 +137,8 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step(session.graph)))
         is_saved = self._saved and run_directory.step_in_name(self._saved) == step
-        # A session that replaces another one after an error starts from the last checkpoint.
+        # A session that replaces a failed session starts from the last checkpoint: do not save
+        # again.
         is_again = self._timer.last_triggered_step() is not None
         if not (is_saved or is_again):
             self._save(session, step)

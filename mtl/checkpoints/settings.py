@@ -20,9 +20,9 @@ def canonical_text(value: Any) -> str:
     """Return a text that is the same for all settings with the same meaning.
 
     The order of keys in a map and of values in a set does not change the text. Lists and tuples
-    with the same items have the same text, and so have 1 and 1.0; but True and 1 have different
-    texts, and so have text and bytes. An object that is not a dataclass gives its `repr` without
-    the address in memory.
+    with the same items have the same text; 1 and 1.0 have the same text, too. True and 1 have
+    different texts; a text and its bytes have different texts, too. An object that is not a
+    dataclass gives its `repr` without the address in memory.
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
@@ -53,8 +53,8 @@ def _write_part(part: Any) -> str:
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
         # Records of old versions lack a setting that was added later, so leave it out if it has its
-        # earlier default. "written" marks a setting that these records contain. Compare only fields
-        # with an earlier default, because comparing arrays gives no bool.
+        # earlier default. "written" marks a setting that records of old versions contain. Compare
+        # only fields with an earlier default, because comparing arrays gives no bool.
         is_lacking = "earlier" in field.metadata and "written" not in field.metadata
         if is_lacking and values.get(field.name) == field.metadata["earlier"]:
             del values[field.name]

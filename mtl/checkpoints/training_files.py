@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 FILE = "training_files.json"
 _FIX = "Delete it, or copy it back."
-# The largest number of changes that a warning lists; it only counts the other changes.
+# The largest number of changes that a warning lists; the warning only counts further changes.
 _SHOWN = 3
 
 

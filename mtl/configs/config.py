@@ -36,7 +36,7 @@ with deferred.imports():
 _log = logging.getLogger("mtl")
 
 _FILE = "config.gin"
-# Warnings that were logged: a command may load the same files several times.
+# Warnings that were already logged, because a command may load the same files several times.
 _WARNINGS = set[str]()
 # The start of the first line of a saved file, which gin reads as a comment.
 _SEAL = b"# checksum of the lines below: "
@@ -60,7 +60,7 @@ def load(
       model_dir: the folder of the run; None for a run without a folder.
 
     Raises:
-      UserError: a file or a setting has a mistake; the text names file and line if possible.
+      UserError: a file or a setting has a mistake; the error names file and line if possible.
     """
     bindings, used = find_bindings(files, params, trusted)
     for line in gin_usage.tell_replaced(bindings, experiment.Experiment):
@@ -105,7 +105,7 @@ def find_bindings(
       trusted: the packages whose code may run.
 
     Raises:
-      UserError: a file has a mistake; the text names file and line.
+      UserError: a file has a mistake; the error names file and line.
     """
     root = experiment.Experiment
     bindings = gin_files.read(files, params, trusted)
@@ -152,7 +152,7 @@ def read(path: str) -> str:
         )
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
-        # A file without a checksum: an earlier version wrote it, or a user edited it.
+        # The file has no checksum: an earlier version wrote the file, or a user edited it.
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
     # Refuse a file of zeros, which a crash can leave, and which would count as a file without a
@@ -168,7 +168,7 @@ def read(path: str) -> str:
 
 
 def _sealing(text: bytes) -> bytes:
-    """Return the first line of config.gin, whose checksum a truncated file still has."""
+    """Return the first line of config.gin, with the checksum; a truncated file keeps this line."""
     return _SEAL + checksums.compute_checksum(text).encode()
 
 
@@ -213,7 +213,7 @@ class GinState:
             current.clear()
             current.update(saved)
         gin.config._REGISTRY.clear()
-        # Set the items one by one, to build the index of the endings again.
+        # Set the items one by one, so that the registry builds its index of endings again.
         for selector, configurable in self._registry.items():
             gin.config._REGISTRY[selector] = configurable
         gin.config._set_config_is_locked(self._is_locked)
@@ -247,7 +247,7 @@ def text() -> str:
 def _in_order() -> Iterator[None]:
     """Make gin keep the order of dictionaries in a `with` block, instead of sorting their keys.
 
-    The order of a dictionary may matter, such as the order in which splits hold out rows.
+    The order of a dictionary may matter; for example, splits hold out rows in this order.
     """
     # Replace the module `pprint`, with which `gin.config_str` formats each value.
     before = gin.config.pprint

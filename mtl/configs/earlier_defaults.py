@@ -22,7 +22,7 @@ _FILE = "config.gin"
 def fill_in(
     used: Sequence[gin_files.Binding], files: Sequence[str], model_dir: str | None
 ) -> list[gin_files.Binding]:
-    """Return bindings for settings that the files omit, and whose default has changed.
+    """Return bindings for settings that files omit although the default has changed.
 
     The bound value is the default with which the run was trained.
 

@@ -31,7 +31,7 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
     if missing and isinstance(error, TypeError):
         return _tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
     if not isinstance(error, checks.UserError):
-        # Add the part to messages of Python, such as "'NoneType' object is not iterable".
+        # Name the part in an error of Python, such as "'NoneType' object is not iterable".
         message = f"{name} cannot be built: {type(error).__name__}: {message}"
     return put_place(message, name, scope, bindings)
 

@@ -52,7 +52,8 @@ class Place:
         return f"{self.file} line {self.line}" if self.line else self.file
 
 
-# Mutable, and without `__eq__`, because `_resolve_binding` sets the full name and the class later.
+# This class is mutable, and has no `__eq__`, because `_resolve_binding` sets the full name and the
+# class later.
 @dataclasses.dataclass(eq=False)
 class Reference:
     """A reference such as `@scope/module.Class()` in the value of a binding.
@@ -150,7 +151,7 @@ def read(
       trusted: the packages whose modules may be imported.
 
     Raises:
-      UserError: a file or binding has a mistake; the text names file and line.
+      UserError: a file or binding has a mistake; the error names file and line.
     """
     reader = _Reader(trusted)
     for file in files:
@@ -179,8 +180,8 @@ class _Reader:
         try:
             self._read_text(file, text, within)
         except checks.UserError:
-            # A syntax error would quote a line, but an include can name any private file of this
-            # machine.
+            # Do not quote the line of a syntax error in an include, which can name any private file
+            # of this machine.
             if not _may_be_private(file, within):
                 raise
             problem = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
@@ -224,8 +225,8 @@ class _Reader:
             try:
                 statements = list(_statements(place.file, param))
             except PlacedError as error:
-                # Explain two bindings in one text, for which the parser only says that it expected
-                # a line end.
+                # Explain that the text has two bindings: the parser only says that it expected a
+                # line end.
                 if "; " in param or param.count(" = ") > 1:
                     raise checks.UserError(_ONE_BINDING) from error
                 raise
@@ -339,7 +340,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
     except SyntaxError as error:
         where = Place(file, (error.lineno or place.line) * is_file)
         raise PlacedError(f"{where}: {_syntax_problem(error)}") from error
-    except TypeError as error:  # Python's error for {[]: 1}.
+    except TypeError as error:  # Python raises TypeError for {[]: 1}.
         problem = "the statement after it has a list or a map as a key."
         raise PlacedError(f"{place}: {problem}") from error
     except RecursionError as error:

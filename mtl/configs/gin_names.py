@@ -76,7 +76,7 @@ class Names:
         for attribute in attributes:
             self._trusted.check_step(selector, target)
             target = getattr(target, attribute, None)
-        # Gin files may name only classes and functions, and no constants, for example.
+        # Gin files may name only classes and functions, but not constants, for example.
         if not callable(target):
             return None
         self._trusted.check_target(selector, target)
@@ -94,7 +94,7 @@ class Names:
         return selector
 
     def full(self, selector: str) -> str:
-        """Complete a short selector such as "Binary" to a full one such as "heads.Binary".
+        """Complete a short selector such as "Binary" to a full selector such as "heads.Binary".
 
         Raises:
           UserError: no imported class has this name, or several imported classes have this name.
@@ -167,8 +167,8 @@ def import_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise checks.UserError(_import_problem(name, error)) from error
     except SystemExit as error:
-        # Catch sys.exit in a module, which would end this process: with code 0, as if it had
-        # succeeded.
+        # Catch `sys.exit` of a module, which would end this process; with code 0, the process would
+        # seem to have succeeded.
         problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
         fix = "Put the code of a script under if __name__ == '__main__'."
         raise checks.UserError(f"{problem}. {fix}") from error

@@ -47,7 +47,7 @@ def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
 def _walk_from(
     root: Any, bindings: Sequence[gin_files.Binding]
 ) -> tuple[dict[tuple[str, Any, str], gin_files.Binding], "_Walk"]:
-    """Return the last binding of each key, and a walk that has visited what `root` uses."""
+    """Return the last binding of each key, and a `_Walk` over all parts that `root` uses."""
     effective = {binding.key: binding for binding in bindings}
     walk = _Walk(effective.values())
     walk.build(root, "")
@@ -68,7 +68,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
-    # A binding that only a replaced part would use is not misspelt.
+    # Do not treat a binding that only a replaced part would use as misspelt.
     walk_of_replaced = _Walk(effective.values())
     for binding in replaced:
         walk_of_replaced.use(binding, binding.scope)
@@ -168,8 +168,8 @@ class Index:
           {parameter: the binding of the innermost scope that sets it}.
         """
         parts = scope.split("/") if scope else []
-        # List the outermost scope first, because later bindings replace earlier ones in the map
-        # below.
+        # List the outermost scope first: in the returned map, bindings of inner scopes replace
+        # bindings of outer scopes.
         scopes = ["", *("/".join(parts[: i + 1]) for i in range(len(parts)))]
         holding = [b for outer in scopes for b in self._settings.get((id(target), outer), ())]
         return {binding.parameter: binding for binding in holding}
@@ -202,8 +202,8 @@ class _Walk:
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
-                # Record a part that contains itself, which gin would build until Python's recursion
-                # limit.
+                # Record a part that contains itself, because gin would build the part up to
+                # Python's recursion limit.
                 if use.called and (use.target, use.scope or scope) in self._within:
                     self.endless.append((binding, use))
                 self.build(use.target, use.scope or scope, use.selector)

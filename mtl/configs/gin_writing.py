@@ -55,8 +55,8 @@ class _Writer:
     """Writes a gin file: collects imports and parts, in the order of their first use."""
 
     def __init__(self):
-        self._imports: dict[str, str] = {}  # Name in the file -> statement.
-        self._modules: dict[str, str] = {}  # Module -> name in the file.
+        self._imports: dict[str, str] = {}  # {name in the file: import statement}.
+        self._modules: dict[str, str] = {}  # {module: its name in the file}.
         self._scopes: dict[_Part, str] = {}
         # Classes in the order of their first use, which is also their order in the file.
         self._kinds: dict[type, list[_Part]] = {}
@@ -119,7 +119,7 @@ class _Writer:
         if module not in self._modules:
             package, _, last = module.rpartition(".")
             name, number = last, 2
-            # The names of two modules may end in the same word, such as `base`.
+            # The paths of two modules may end in the same word, such as `base`, so add a number.
             while name in self._imports:
                 name, number = f"{last}_{number}", number + 1
             alias = "" if name == last else f" as {name}"
@@ -128,7 +128,7 @@ class _Writer:
         return self._modules[module]
 
     def _choose_scopes(self, value: Any, place: str) -> None:
-        """Choose a scope for each part; a part that is the only one of its class gets no scope."""
+        """Choose a scope for each part; the only part of a class gets no scope."""
         for part, where in _walk_parts(value, place):
             parts_of_class = self._kinds.setdefault(part.kind, [])
             if part not in parts_of_class:

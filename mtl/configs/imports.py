@@ -30,7 +30,7 @@ _HELP = "`python -m launch.doctor` checks the installation."
 
 
 def guard() -> None:
-    """Let import errors end the process with one line, and let Ctrl-C end it without output.
+    """Let import errors end the process with one line, and Ctrl-C end the process without output.
 
     Import errors and Ctrl-C are handled in this way until `finished` is called. When the process
     ends, it does not collect garbage, which would take a second.
@@ -55,7 +55,7 @@ def finished() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
-        if is_guarded:  # Ctrl-C at the exit of Python should not print a traceback.
+        if is_guarded:  # Ctrl-C at the exit of Python must not print a traceback.
             signal.signal(signal.SIGINT, _end_process)
 
 
@@ -70,8 +70,8 @@ def prepare_tensorflow() -> None:
     """Hide the output of TensorFlow's import, and make TensorFlow use Keras 2.
 
     TensorFlow prints some notices before it reads the log level that `mtl` sets. Keras 2 is chosen
-    here, because `mtl.compat` comes too late: TensorFlow has then spent seconds on the import of
-    Keras 3.
+    here, because `mtl.compat` is imported too late: TensorFlow has already spent seconds on the
+    import of Keras 3.
     """
     quieten("tensorflow")
     if "tensorflow" not in sys.modules and versions.turns_to_keras_2():

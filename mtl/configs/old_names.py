@@ -68,6 +68,6 @@ def current_statement(
 
 
 def current_selector(selector: str) -> str:
-    """Return a selector with the current name of its module; the same if it did not move."""
+    """Return a selector with the current name of its module, also if the module did not move."""
     module, _, name = selector.rpartition(".")
     return f"{current_module(module)}.{name}" if module in MODULES else selector

@@ -119,7 +119,7 @@ REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_pack
 
 
 def find(part: Any) -> Iterator[Found]:
-    """Yield those settings of a part, and of all parts inside it, that can do more than read files.
+    """Yield the settings of a part, and of parts inside it, that can do more than read files.
 
     A user's class inherits settings, with their effects, from the class of `mtl` that it derives
     from.

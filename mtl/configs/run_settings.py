@@ -132,7 +132,7 @@ def _list_rows(
             value = _find_default(built.target, parameter)
             parts += [(name, part) for part in _parts_in(value)]
             rows[name] = (name, _write_value(value, macros), _DEFAULT)
-    rows |= rows_of_bindings  # Add settings of a class that accepts any setting.
+    rows |= rows_of_bindings  # Adds settings of a class with **settings.
     return list(rows.values()), parts
 
 
@@ -157,7 +157,7 @@ def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
     """Return the titles of the parts with these names, with or without module and scope."""
     by_name: dict[str, list[str]] = {}
     for title in titles:
-        # Use a set, because the three names are equal for a title without scope and module.
+        # Use a set, because a title without scope and module gives three equal names.
         for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
             by_name.setdefault(name, []).append(title)
     for name in names:

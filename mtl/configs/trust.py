@@ -93,8 +93,8 @@ class Trusted:
     def check_built(self, part: Any) -> None:
         """Fail if a setting may run code, write or connect, or names a module without trust.
 
-        Parts run code, write or connect only when a graph is built, so this check before the build
-        is early enough.
+        Parts run code, write or connect only when a graph is built, so a check of built parts
+        before the graph is early enough.
 
         Args:
           part: a built part, such as an experiment; the parts inside it are checked, too.
@@ -111,8 +111,8 @@ class Trusted:
                 rule = f"be left out with {FLAG}, as it may {acts}"
                 fix = f"If you trust its value, add {SETTINGS_FLAG}={setting}."
                 checks.fail(setting, rule, value, fix)
-        # Check modules that a part imports because a setting names them; no import statement names
-        # them.
+        # Check modules that only a setting names: a part imports these modules without an import
+        # statement in the gin file.
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers_module(module):

@@ -53,7 +53,7 @@ def require(path: str, expected: str | None, fix: str) -> None:
     """Fail unless a file exists, and has the expected checksum.
 
     Args:
-      path: the file.
+      path: the path of the file.
       expected: a checksum such as "crc32:0a1b2c3d"; None accepts any content.
       fix: the advice at the end of the error message.
 
@@ -70,7 +70,7 @@ def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
     """Return an error about a file that has changed since it was written.
 
     Args:
-      path: the file.
+      path: the path of the file.
       problem: the reason, as a clause without a period, such as "its checksum differs".
       fix: the advice at the end of the error message.
     """
@@ -108,7 +108,7 @@ def read_json(path: str, fix: str) -> dict[str, Any]:
     """Read the entries of a file, and verify the checksum.
 
     Args:
-      path: the file.
+      path: the path of the file.
       fix: the advice at the end of the error message.
 
     Raises:
@@ -126,7 +126,7 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
         data = file.read()
     try:
         entries = json.loads(data)
-    except (ValueError, RecursionError) as error:  # The bytes may not be UTF-8.
+    except (ValueError, RecursionError) as error:  # The bytes may be invalid UTF-8.
         raise describe_damage(path, "it is not valid JSON", fix) from error
     if not isinstance(entries, dict):
         raise describe_damage(path, "it holds no JSON object", fix)
@@ -134,10 +134,10 @@ def _load_entries(path: str, fix: str) -> dict[str, Any]:
 
 
 def seal(path: str, fix: str) -> None:
-    """Add a checksum to a file of an earlier version, which lacks one.
+    """Add a checksum to a file that an earlier version wrote without a checksum.
 
     Args:
-      path: the file; a missing file, or one that already has a checksum, is left unchanged.
+      path: the file; a missing file, or a file that already has a checksum, is left unchanged.
       fix: the advice at the end of the error message.
 
     Raises:

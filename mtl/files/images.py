@@ -81,7 +81,7 @@ def explain(encoded: bytes, channels: int = 0) -> str:
 
     Args:
       encoded: the bytes of a file.
-      channels: as in `decode`.
+      channels: the number of channels to decode, as for `decode`.
     """
     if not encoded:
         return "It is empty."

@@ -43,9 +43,9 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
     while True:
         path = make_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(OSError):  # The file system has no locks.
+        with contextlib.suppress(OSError):  # Ignores file systems without locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # Nobody removed the file before.
+        if is_at(descriptor, path):  # No process removed the file before the lock.
             return path, descriptor
         os.close(descriptor)
 
@@ -64,7 +64,7 @@ def is_at(descriptor: int, path: str) -> bool:
 
 
 def hold(path: str) -> int | None:
-    """Take a shared lock of a file; return the descriptor of the file, or None without locks.
+    """Take a shared lock of a file; return the descriptor, or None if there are no locks.
 
     Until the descriptor is closed, `remove_abandoned` does not remove the file.
 
@@ -76,7 +76,7 @@ def hold(path: str) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if is_at(descriptor, path):
             return descriptor
-    except OSError:  # The file system has no locks.
+    except OSError:  # Ignores file systems without locks.
         pass
     os.close(descriptor)
     if not os.path.exists(path):
@@ -115,7 +115,7 @@ def take_turns(folder: str) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # The file system has no locks.
+        with contextlib.suppress(OSError):  # Ignores file systems without locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -161,7 +161,7 @@ def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
         if is_at(descriptor, path):
             act()
         return True
-    except OSError:  # For example, the folder must not be written.
+    except OSError:  # For example, this process may not write to the folder.
         return None
     finally:
         os.close(descriptor)

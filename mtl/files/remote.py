@@ -229,8 +229,8 @@ def copy_here(path: str) -> str:
     """Return the path of a local copy of a remote file; a local path is returned unchanged.
 
     `find` and `look` remember the version of a file. A file is copied again only if the remembered
-    version differs from the version that was copied. So no connection to the server is needed to
-    read a copy.
+    version differs from the version that was copied. Reading a copy therefore needs no connection
+    to the server.
 
     Raises:
       UserError: the server cannot be reached, or the file does not fit on the disk.

@@ -26,7 +26,8 @@ from mtl.files import in_work
 # path with * or ? matches itself.
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
 
-# Disk errors, which are recognised by their texts, because TensorFlow raises various classes.
+# Disk errors, which are recognised by their texts, because TensorFlow raises errors of various
+# classes.
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
@@ -52,7 +53,7 @@ def require_path(where: str, path: str) -> None:
 
     Args:
       where: the flag or setting that names the path, for the error message.
-      path: a local path, or one with a scheme such as gs://.
+      path: a local path, or a path with a scheme such as gs://.
 
     Raises:
       UserError: the file system is unknown or does not answer, or a folder before ".." is missing.
@@ -86,7 +87,7 @@ def require_plain(where: str, path: str) -> None:
 
     Args:
       where: the flag or setting that names the path, for the error message.
-      path: a local path, or one with a scheme such as gs://.
+      path: a local path, or a path with a scheme such as gs://.
 
     Raises:
       UserError: the path has a backslash or [...], or `require_path` refuses it.
@@ -103,7 +104,7 @@ def is_local(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Return True if a file or folder exists; a local path does not import TensorFlow."""
+    """Return True if a file or folder exists; for a local path, do not import TensorFlow."""
     return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
 
 
@@ -129,7 +130,7 @@ def may_exist(path: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """Return the bytes of a file; a local file does not import TensorFlow.
+    """Return the bytes of a file; for a local file, do not import TensorFlow.
 
     Raises:
       UserError: the path names a pipe, a socket or a device.

@@ -27,8 +27,8 @@ _Result = TypeVar("_Result")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 # The time limit of a request, because the clients of some schemes would wait for minutes.
 PATIENCE_SECS = 30.0
-# The time limits of the clients are shorter, because their errors are more specific. Each request
-# has two attempts.
+# The time limits of the clients are shorter than the limit of a request, so that the more specific
+# errors of the clients come first. The clients try each request twice.
 _CONNECT_SECS, _REPLY_SECS, _RETRY_SECS = 5, 8, 10
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _LOCAL = "file"
@@ -134,7 +134,7 @@ def _open(written: str, authority: str, environment: tuple[tuple[str, str], ...]
 
 
 def ask(path: str, request: Callable[[], _Result]) -> _Result:
-    """Run a request about a path in a time limit, and return the result.
+    """Run a request about a path within a time limit, and return the result.
 
     Raises:
       FileNotFoundError: the file does not exist.

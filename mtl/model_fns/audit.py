@@ -69,7 +69,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         return observe
 
     def before_save(self, session, global_step_value):
-        """Write the records of all steps up to this one, before its checkpoint is saved."""
+        """Write the records of all steps so far, before the checkpoint of this step is saved."""
         self._recording.save(int(global_step_value))
         self._saved_steps.append(int(global_step_value))
 

@@ -34,10 +34,10 @@ def export(
 ) -> str:
     """Publish a checkpoint of an Estimator as a SavedModel, `folder/<version>`.
 
-    Before an export is published, a check loads it from its files. The export must predict the rows
-    of `make_dataset` like the Estimator, from tf.Examples and from tensors; docs/serving.md lists
-    all checks. An output in `export_outputs` of the `model_fn` is compared with the prediction
-    `<output>` or `<signature>/<output>`.
+    Before an export is published, a check loads the SavedModel from its files. The export must
+    predict the rows of `make_dataset` like the Estimator, from tf.Examples and from tensors;
+    docs/serving.md lists all checks. An output in `export_outputs` of the `model_fn` is compared
+    with the prediction `<output>` or `<signature>/<output>`.
 
     Args:
       estimator: an Estimator that predicts {name: [B, ...]} from {feature: [B, ...]}.
@@ -89,7 +89,7 @@ def _require_features(make_dataset: Callable[[], tf.data.Dataset], spec: spec_li
     checks.require(element.keys() == spec.features.keys(), where, rule, sorted(element))
     for name, field in spec.feature_fields.items():
         given, wanted = getattr(element[name], "dtype", None), tf.as_dtype(field.dtype)
-        # The checks convert rows to the types of the spec, which must not change values.
+        # The checks convert rows to the types of the spec; this conversion must not change values.
         fits = given is None or _group_type(given) == _group_type(wanted)
         fits |= given is not None and given.is_integer and wanted.is_floating
         checks.require(fits, f"{where}: {name!r}", f"be {wanted.name}, as in the spec", given)
@@ -126,10 +126,11 @@ def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _list_names(name: Any) -> list[str]:
-    """Return the names of a prediction in signatures.
+    """Return the names that a prediction may have in signatures.
 
-    `tf.estimator.MultiHead` names a prediction by a head and an output. Its signature `predict`
-    has the output "<head>/<output>", and its signature `<head>/predict` the output "<output>".
+    `tf.estimator.MultiHead` names a prediction by a head and an output. The signature `predict` of
+    a `MultiHead` has the output "<head>/<output>", and the signature `<head>/predict` has the
+    output "<output>".
     """
     if not isinstance(name, tuple):
         return [name]

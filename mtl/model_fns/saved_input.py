@@ -51,8 +51,8 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         dataset = self._make()
         checks.is_a("SavedInput", dataset, tf.data.Dataset, "return a tf.data.Dataset")
         iterator = tf1.data.make_initializable_iterator(dataset)
-        # Estimator initialises the iterator of a dataset in a hook, after this class has restored
-        # the state. So this iterator is initialised together with the tables, which is earlier.
+        # Estimator would initialise the iterator of a dataset in a hook, after this class has
+        # restored the state. So initialise this iterator earlier, together with the tables.
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)
@@ -61,7 +61,8 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         if step > 0 and not self._state.is_saved(step):
             _tell_new_order(step)
         batch = iterator.get_next()
-        # Some elements, such as None, cannot be fetched, but all of them come from one op.
+        # Some elements of a batch, such as None, cannot be fetched. Fetch the op from which all
+        # elements come.
         flat = tf.nest.flatten(batch, expand_composites=True)
         self._batch = [value.op for value in flat if isinstance(value, tf.Tensor)]
         return batch
@@ -88,13 +89,14 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
             _log.warning("The input starts from its beginning: %s %s.", reason, where)
             return False
         if not state.restore(session, step):
-            if state.is_saved(step):  # Otherwise `read` has said so.
+            if state.is_saved(step):  # Without a state, `read` has logged a line.
                 _tell_new_order(step)
             return False
         try:
             session.run(self._batch)
         except tf.errors.OutOfRangeError:
-            # The last training ended with its input, so this one reads the input once more.
+            # The last training ended at the end of its input, so this training reads the input
+            # again.
             state.restart(session)
             return False
         return state.restore(session, step)

@@ -64,7 +64,8 @@ def build_step(
 
     Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
     `REGULARIZATION_LOSSES` that exist at the time of the call. On replicas of a `tf.distribute`
-    strategy, losses are means over the replica's rows, and the step averages them.
+    strategy, losses are means over the replica's rows, and the step averages the losses over the
+    replicas.
 
     Args:
       losses: {task: scalar}, without weight penalties.
@@ -91,9 +92,10 @@ def build_step(
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
     update, weighting, surgery = parts
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
-    if replicas.count() > 1:  # The step sums the losses over replicas.
+    if replicas.count() > 1:  # The step sums losses over replicas.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
-        # Penalties of weights stay, as the update takes them once.
+        # Do not scale penalties of weights, because the update adds them once, not once for each
+        # replica.
         forward = forward._replace(penalties=penalties.take(rows=_find_rows()))
     of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)
@@ -118,7 +120,7 @@ def _find_rows() -> list[tf.Tensor]:
         for op in tf1.get_default_graph().get_operations()
         if op.type in _READING
         for output in op.outputs
-        if output.dtype != tf.resource  # A variable, in the graph of a loop.
+        if output.dtype != tf.resource  # In the graph of a loop, a resource is a variable.
     ]
 
 

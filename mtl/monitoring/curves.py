@@ -32,7 +32,7 @@ _THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
 _REACH, _PER_LOGIT = 17, 64
 _NUM_LOGITS = 2 * _REACH * _PER_LOGIT
 _NUM_HISTOGRAM = 50
-# The metric calibration_error has the same bins, so it equals the error in these sums.
+# The metric calibration_error uses bins of the same edges, so both give the same error.
 _NUM_SHARES = 15
 
 
@@ -57,7 +57,7 @@ class Share(NamedTuple):
 
     Attributes:
       low: the lower edge of the bin of predicted probabilities.
-      high: the upper edge.
+      high: the upper edge of the bin.
       weight: the sum of the weights of the rows.
       mean_prediction: the mean probability of the rows.
       share: the sum of the weights of positive rows, divided by `weight`.
@@ -75,7 +75,7 @@ class Bar(NamedTuple):
 
     Attributes:
       low: the lower edge of the bin of probabilities.
-      high: the upper edge.
+      high: the upper edge of the bin.
       positives: the sum of the weights of positive rows in the bin.
       negatives: the sum of the weights of negative rows in the bin.
     """
@@ -96,7 +96,7 @@ class Counted:
         whose rows have several classes.
       hits: [K, N + 1], sums of weights of the rows of each class; the index is the number of
         thresholds, 0 to N, that the score of a row reaches.
-      misses: [K, N + 1], sums of weights like `hits`, but of the rows that are not of the class.
+      misses: [K, N + 1], sums of weights as in `hits`, but over the rows of other classes.
       by_logit: [2, K, M], sums of weights in M bins of the logit; the first index is 0 for rows of
         other classes, and 1 for rows of the class.
       by_share: [3, K, 15], sums of weights, predictions and positives in 15 bins of probability.
@@ -134,7 +134,7 @@ class Counted:
         self, number: int, scores: np.ndarray, is_hit: np.ndarray, weights: np.ndarray
     ) -> None:
         plain_scores = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
-        # side="right": a score equal to a threshold reaches it.
+        # side="right", because a score that is equal to a threshold reaches the threshold.
         num_reached = np.searchsorted(_THRESHOLDS, plain_scores, side="right")
         for sums, mask in ((self.hits, is_hit), (self.misses, ~is_hit)):
             np.add.at(sums[number], num_reached, np.where(mask, weights, 0))
@@ -155,7 +155,7 @@ class Counted:
         """Return ROC, precision and recall of a class, from the highest threshold to the lowest.
 
         The distance between thresholds is 1/64 of a logit. A threshold is left out if no row lies
-        between this threshold and the next higher one.
+        between this threshold and the next higher threshold.
 
         Args:
           number: the index of the class in the attribute `names`.
@@ -166,10 +166,11 @@ class Counted:
         misses, hits = self.by_logit[:, number]
         used_bins = np.flatnonzero(hits + misses)[::-1]
         true, false = (np.cumsum(sums[used_bins]) for sums in (hits, misses))
-        # The lower edge of each bin as a probability, which all rows of the bin reach.
+        # The threshold of a bin is its lower edge as a probability, which all rows of the bin
+        # reach.
         shares = 1 / (1 + np.exp(_REACH - used_bins / _PER_LOGIT))
         with np.errstate(invalid="ignore"):
-            # `[-1:].sum()` is 0 if there is no row; `[-1]` would fail.
+            # Without rows, `[-1:].sum()` is 0, but `[-1]` would fail.
             recall, fall_out = (sums / sums[-1:].sum() for sums in (true, false))
         columns = (shares, recall, fall_out, true / (true + false))
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
@@ -236,9 +237,9 @@ class Counting(tf.compat.v1.train.SessionRunHook):
 
     Args:
       heads: fitted heads; heads that do not predict classes are ignored.
-      logits: {task: [B, C]}.
-      labels: {field: [B, ...]}.
-      has_curves: True to add up what ROC curves, reliability and histograms need.
+      logits: {task: its logits, [B, C]}.
+      labels: {field: its labels, [B, ...]}.
+      has_curves: True to add up the sums for ROC curves, reliability and histograms.
       has_matrices: True to add up the confusion matrices.
       write: called with the global step and {task: its sums}.
     """
@@ -320,12 +321,12 @@ def watch_head(
 
     Args:
       head: a fitted head.
-      logits: [B, C].
-      labels: {field: [B, ...]}.
+      logits: the logits of the head, [B, C].
+      labels: {field: its labels, [B, ...]}.
 
     Returns:
       {name: [B] or [B, C]} with "targets", "weights", and classes, numbers or probabilities; None
-      for a task that predicts none of these.
+      for a task without such predictions.
     """
     if not isinstance(head, types.ExampleHead) or head.field not in labels:
         return None

@@ -19,7 +19,7 @@ Curves = dict[str, dict[int, float]]
 
 
 class Record(NamedTuple):
-    """The scalars of a folder; if steps were trained again, only their last values.
+    """The scalars of a folder; for steps that were trained again, only the last values.
 
     Attributes:
       curves: {tag of a scalar: {step: value}}, with finite values.
@@ -37,7 +37,8 @@ def read_record(directory: str) -> Record:
       The scalars; an empty record if the folder has no event files.
     """
     record = Record({}, {})
-    # Sorted names are in the order of time, because a name contains the second of its creation.
+    # Sorted names are in the order of time, because a name contains the second in which the file
+    # was created.
     for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
             if event.session_log.status == tf1.SessionLog.START:

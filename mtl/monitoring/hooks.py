@@ -99,8 +99,8 @@ class UnseenSteps(NamedTuple):
     """Makes training steps that no hook needs to see, by session calls without hooks.
 
     Calls without hooks save time if each session call makes a single step, such as with replicas:
-    hooks take a tenth of the step of a small network. Hooks see the steps at which something is
-    due, the last step, and one step each second, as they do if a loop in the graph makes the steps.
+    hooks take a tenth of the time of a small network's step. Hooks see the steps of `due_every` and
+    `due_at`, the last step, and one step each second, as with a loop over steps in the graph.
 
     Attributes:
       last_step: the last step of the run.
@@ -141,8 +141,8 @@ class UnseenSteps(NamedTuple):
 class StepHooks(tf.compat.v1.train.SessionRunHook):
     """Runs step hooks in order, and fetches the values of a step once for all hooks.
 
-    If each hook fetched its values separately, the hooks would take a tenth of the time of a step
-    of a small network.
+    If each hook fetched its values separately, the hooks would take a tenth of a small network's
+    step.
 
     Args:
       result: the tensors that a training step computes, such as its losses.
@@ -207,9 +207,8 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 class Summaries(StepHook):
     """Writes the scalars of a step and the speed for TensorBoard, every `every_steps` steps.
 
-    The hook also writes summaries that `tf1.summary` made in the same step. If workers train
-    asynchronously, the next step is unknown, so values of `tf1.summary` may come from the following
-    step.
+    The hook also writes summaries that `tf1.summary` made in the same step. An asynchronous worker
+    does not know the next global step, so values of `tf1.summary` may come from the following step.
 
     Args:
       result: the tensors that a training step computes, such as its losses.
@@ -309,7 +308,8 @@ def _set_aside(folder: str) -> None:
     """
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         match = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
-        # A file of an earlier second keeps its name, which no new writer will use.
+        # Rename only files of the current second, because a new writer never uses an earlier
+        # second.
         if match and int(match[2]) >= int(time.time()):
             start, second, end = match.groups()
             names = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
@@ -364,7 +364,7 @@ class Dominance(StepHook):
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
         losses = {name: scalars[f"weight/{name}"] * scalars[f"{name}/loss"] for name in self._names}
         total, name = sum(losses.values()), max(losses, key=losses.get)
-        # Some weightings add terms that make a loss negative; then shares are undefined.
+        # Shares are undefined if a loss is negative, because of a term that some weightings add.
         is_sum = math.isfinite(total) and min(losses.values()) >= 0
         if is_sum and losses[name] > _DOMINANT_SHARE * total:
             is_task = name in self._tasks
@@ -441,7 +441,7 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
         self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()  # Cached, so that a second session does not call the function again.
+        self._on_start()  # Cached: a second session does not call the function again.
 
     def after_run(self, run_context, run_values):
         self._on_call()

@@ -25,7 +25,7 @@ from mtl.files import atomic, in_work, storage
 _log = logging.getLogger(__name__)
 
 NAME = "metrics.jsonl"
-# These keys identify an evaluation.
+# The keys of a row that identify an evaluation.
 _KEYS = ("split", "checkpoint", "attacked", "step")
 
 
@@ -46,7 +46,7 @@ def add_row(
       checkpoint: the path of the evaluated checkpoint.
       split: the name of the evaluated split.
       metrics: {metric: value}, with `global_step`.
-      is_attacked: True if the inputs were moved by `launch.evaluate --attacked`.
+      is_attacked: True if `launch.evaluate --attacked` perturbed the inputs.
     """
     inside = f"{model_dir.rstrip('/')}/"
     row = {

@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0
 _LINE_TASKS = 8
-# Formats of tqdm: with all fields; and without elapsed time and steps per second.
+# Formats of tqdm: `_WIDE` has all fields; `_NARROW` lacks elapsed time and steps per second.
 _WIDE = "{l_bar}{bar}{r_bar}"
 _NARROW = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
-# The text may grow by this many columns before it is shown, because tqdm updates its rate.
+# A text may grow by this number of columns before tqdm shows it, because tqdm updates the rate.
 _SPARE_COLUMNS = 2
 
 
@@ -64,7 +64,7 @@ def tell_while(describe: Callable[[], str]) -> Iterator[None]:
 
 
 class Progress(hooks.StepHook):
-    """Shows the step, the remaining time, examples per second, the share of waiting, losses.
+    """Shows the step, the time left, examples per second, the share of waiting time, and losses.
 
     On a terminal, the hook shows a bar as wide as the terminal; otherwise it logs a line about
     every 10 seconds. The log record of each line has the numbers as `fields`, for `--json_log`.
@@ -135,11 +135,11 @@ class Progress(hooks.StepHook):
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _fit_words(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
-        """Return the format of the progress bar, and the longest text that fits beside it."""
+        """Return the format of the progress bar, and the longest text that fits beside the bar."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)
-        # List the texts from the longest to the shortest, and show the first that fits.
+        # List the texts from the longest to the shortest, and show the first text that fits.
         choices = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
         choices += [(_NARROW, shown_fields, 0) for shown_fields in (fields, speed, loss)]
         # Without `ncols`, tqdm makes a bar of ten columns, the smallest that is allowed.

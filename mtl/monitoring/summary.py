@@ -58,7 +58,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
       metrics: {metric: value}.
     """
     blocks = []
-    # Metrics of all tasks together, under the name "", come last.
+    # The block with metrics of all tasks together, whose name is "", comes last.
     by_task = _tell_by_task(metrics).items()
     for task, cells in sorted(by_task, key=lambda item: (not item[0], item[0])):
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
@@ -71,7 +71,7 @@ def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
     by_task: dict[str, list[str]] = {}
     hidden = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
     for name in sorted(metrics.keys() - hidden):
-        whole, _, of_rows = name.partition("@")  # A slice follows "@".
+        whole, _, of_rows = name.partition("@")  # A slice's name follows "@".
         if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
         task, _, metric = whole.partition("/") if "/" in whole else ("", "", whole)
@@ -221,7 +221,7 @@ def _find_newest(directory: str) -> str | None:
 
 
 def _find_python() -> str:
-    """Return the command that starts this Python: `python`, if that is this one, else a path."""
+    """Return the command that starts this Python: `python`, or a path if `python` is another."""
     path = shutil.which("python")
     return (
         "python"

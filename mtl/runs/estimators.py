@@ -27,7 +27,7 @@ with deferred.imports():
     from mtl.runs import unknown_values
 
 
-def build_estimator(  # noqa: PLR0913  Callers name them.
+def build_estimator(  # noqa: PLR0913  Callers name the arguments.
     experiment: experiment_lib.Experiment,
     model_dir: str,
     checkpoint: str | None = None,
@@ -46,7 +46,7 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
       checkpoint: the checkpoint whose variables must match the model; None skips this check.
       keep: fields of the rows to return beside the predictions.
       events: the folder for TensorBoard's event files; `model_dir` by default.
-      is_attacked: True evaluates inputs that `Experiment.attack` moves.
+      is_attacked: True evaluates inputs that `Experiment.attack` perturbs.
       may_stack: True allows the graph to stack the variables of equal tasks.
       evaluation_hooks: a function that builds the hooks of an evaluation.
       tell_unknown: a function to call with lines about unknown values in the rows of predictions.
@@ -124,8 +124,8 @@ def build_exporter(
     data = experiment.data
 
     def read_rows(count: int) -> serving.Rows:
-        # In a new graph: a run exports while the default graph is the finalized graph of training,
-        # to which some datasets add functions even in eager mode.
+        # Read the rows in a new graph: during training, the default graph is the finalized graph of
+        # training, and some datasets add functions to the default graph even in eager mode.
         with tf.Graph().as_default(), eager.execute_eagerly(), tf.device("/CPU:0"):
             in_one = dataclasses.replace(data, batch_size=count)
             batches = eager_pass.read(in_one, data.eval_split, with_labels=False)

@@ -77,7 +77,7 @@ class Evaluator:
         self._measured_on: dict[str, Any] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluate a checkpoint, and export it as "latest"; also as "best" if no other is better.
+        """Evaluate a checkpoint, and export it as "latest" and, if it is the best so far, "best".
 
         A log line shows the main metric of every task. If rows or settings have changed since the
         evaluation of the best checkpoint, this function evaluates the best checkpoint again, too.
@@ -169,7 +169,7 @@ class Evaluator:
     def _renew_best(self) -> None:
         """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
 
-        If settings have changed, but the value of the best checkpoint has not, the count of
+        If settings have changed, but the best checkpoint's metric has not, the count of
         `Best.patience` continues without a message. A record of an earlier version of mtl does not
         describe rows and settings; it counts as a record with other settings.
         """
@@ -185,8 +185,8 @@ class Evaluator:
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
-            # Both evaluations have just read the split, so the rows of the split differ in each
-            # evaluation.
+            # Both evaluations have just read the split. If their rows differ, the rows of the split
+            # differ in each evaluation.
             if rows != new_description["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
@@ -300,7 +300,7 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on all rows of a split.
 
-    The metrics are appended to `metrics.jsonl`. Unless inputs are moved by `Experiment.attack`, the
+    The metrics are appended to `metrics.jsonl`. Unless `Experiment.attack` perturbs the inputs, the
     metrics of a split other than `Pipeline.eval_split` also go to the folder `eval_<split>` for
     TensorBoard, where they replace events of later steps.
 
@@ -309,7 +309,7 @@ def evaluate(
       model_dir: the folder of the run.
       split: the split; None for `Pipeline.eval_split`.
       checkpoint: "latest", "best" or a path.
-      is_attacked: True moves the inputs by `Experiment.attack`.
+      is_attacked: True perturbs the inputs by `Experiment.attack`.
       write_curves: writes curves of tasks with classes to a folder in `<model_dir>/curves`.
 
     Returns:
@@ -497,7 +497,7 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 class _Passing(tf.compat.v1.train.SessionRunHook):
     """Counts the batches of an evaluation, and ends the process after a request to stop.
 
-    If the evaluation of a checkpoint was interrupted, the next start of the run repeats it.
+    The next start of the run repeats the interrupted evaluation of a checkpoint.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):

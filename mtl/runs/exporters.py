@@ -46,7 +46,7 @@ class BestExporter(compat.estimator.Exporter):
         path = None
         if self._keeper.is_best(eval_result):
             path = self._export(estimator, export_path, checkpoint_path)
-        # Record the best checkpoint after its export: if the run is killed before, the next start
-        # exports the checkpoint again.
+        # Record the best checkpoint after its export: if the run is killed during the export, the
+        # next start exports the checkpoint again.
         self._keeper.update(checkpoint_path, eval_result, self._measured_on())
         return path

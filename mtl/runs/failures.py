@@ -62,7 +62,7 @@ def keep_failure(
         yield
     except checks.UserError as error:
         step_in_error = finite.find_step(str(error))
-        # If a bad record explains the failure, only the cause of the error names the step.
+        # If a bad record explains the failure, only `error.__cause__` names the step.
         step = finite.find_step(str(error.__cause__)) if step_in_error is None else step_in_error
         if step_in_error is not None:
             keep()

@@ -1,6 +1,6 @@
 """Fits columns, heads and samplers to the training split before the first step.
 
-Besides, the statistics of the training split hold the baselines of combined metrics.
+The statistics of the training split also hold the baselines of combined metrics.
 
 fitting.fit_statistics(data, model, None, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
@@ -20,7 +20,7 @@ from mtl.transfer import refit
 
 
 def load_statistics(model_dir: str) -> features_lib.Statistics:
-    """Return the statistics that a run fitted to its training split; empty ones without files.
+    """Return the statistics that a run fitted to its training split; empty if there are no files.
 
     Raises:
       UserError: a file of the statistics is damaged.
@@ -43,7 +43,8 @@ def fit_statistics(
     Args:
       data: the pipeline.
       model: the model, whose columns and heads are fitted.
-      source: names another run that supplies first values and maybe statistics; None without one.
+      source: the part that names another run, which supplies first values and maybe statistics;
+        None if no other run supplies values.
       model_dir: the folder of the run.
       look: checks the labels and columns of the batches that the fit reads; None checks nothing.
 
@@ -56,7 +57,7 @@ def fit_statistics(
     label_parts = [part for part in (*model.heads, data.sampler) if part is not None]
     unfitted_parts = features_lib.missing_statistics([*model.columns, *label_parts], directory)
     if unfitted_parts and not is_new:
-        features_lib.check_columns(model.columns, data.spec.features)  # A name may be misspelt.
+        features_lib.check_columns(model.columns, data.spec.features)  # Refuses misspelt names.
         rule = "hold a run with the same columns, or no run"
         fix = f"It was trained without the statistics of {', '.join(unfitted_parts)}."
         checks.fail("--model_dir", rule, model_dir, fix)

@@ -70,7 +70,7 @@ def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTens
 
     Args:
       batch: {name: [B, ...]}, predictions as arrays.
-      name: a field of `keep_fields`.
+      name: a field that `keep_fields` has added to the predictions.
 
     Returns:
       A tensor [B, ...], ragged if the field is a list.
@@ -80,7 +80,7 @@ def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTens
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """Return a column's values as an array if they are not texts, and their shapes are the same.
+    """Return the values of a column as an array, unless the values are texts or differ in shape.
 
     Args:
       values: the value of each of R rows, as arrays, scalars or bytes.

@@ -26,9 +26,9 @@ from mtl.runs import diagnosis
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
 # The largest number of batches that are read only for a warning.
 _MOST_BATCHES = 500
-# A larger share of empty lists may stand for missing labels.
+# If more than this share of the lists are empty, empty lists may stand for missing labels.
 _MANY_EMPTY = 0.2
-# The largest number of classes that a warning names; it only counts the other classes.
+# The largest number of classes that a warning names; the warning only counts further classes.
 _LISTED = 5
 
 
@@ -100,7 +100,8 @@ class Missing:
     def describe_doubts(self, split: str, seen: str) -> list[str]:
         """Return a line for each task with values that may mark missing labels.
 
-        Such values are -1, if no other label is negative, and lists, if many of them are empty.
+        Two values may mark missing labels: -1, if no other label is negative; and an empty list, if
+        many lists are empty.
 
         Args:
           split: the name of the split.

@@ -69,7 +69,7 @@ class LossRates(types.RunObserver):
     """Multiplies the rates of a mixture by factors that depend on the losses.
 
     Args:
-      rates: the settings.
+      rates: the settings of the rates.
       tasks: {source: its tasks}, in the order of the sources.
       model_dir: the folder of the run.
     """
@@ -88,7 +88,8 @@ class LossRates(types.RunObserver):
         """Store the settings of a new run; refuse to continue a run with other settings.
 
         Raises:
-          UserError: `every` or `temperature` differs; the factors of the run belong to them.
+          UserError: `every` or `temperature` differs from the value with which the saved factors
+            were computed.
         """
         path = os.path.join(self._model_dir, _FILE)
         settings = {"every": self.rates.every, "temperature": self.rates.temperature}
@@ -105,7 +106,7 @@ class LossRates(types.RunObserver):
         self._publish_saved(path if step else None)
 
     def _publish_saved(self, checkpoint: str | None) -> None:
-        """Pass the saved factors of the rates to the input; without a checkpoint, all are 1."""
+        """Pass the saved factors of the rates to the input; without a checkpoint, factors are 1."""
         # Let the input wait for factors from now on, because the input may start before the session
         # exists.
         self.rates.decisions.open()
@@ -161,8 +162,9 @@ class _Decide(types.StepExtension):
         names = list(dict.fromkeys(task for tasks in self._tasks.values() for task in tasks))
         heads = [head for head in self._model.heads_with_loss if head.name in names]
         weights = replicas.sum_over_replicas(together.sum_label_weights(heads, self._labels))
-        # [T] each. A task without a label in the batch has weight 0. A loss that is not finite also
-        # has weight 0, because `Update.if_not_finite` may skip its step.
+        # `loss` and `weight` are [T], with a number for each task. A task without a label in the
+        # batch has weight 0. A loss that is not finite also has weight 0, because
+        # `Update.if_not_finite` may skip its step.
         loss, weight = (tf.stack([values[n] for n in names]) for values in (losses, weights))
         is_finite = tf.math.is_finite(loss)
         loss, weight = (tf.where(is_finite, x, tf.zeros_like(x)) for x in (loss, weight))
@@ -193,7 +195,8 @@ class _Decide(types.StepExtension):
                 for source_tasks in self._tasks.values()
             ]
         )
-        # A source with several tasks uses the mean of their ratios, not of the logarithms.
+        # A source with several tasks uses the mean of the ratios of its tasks, not of the
+        # logarithms.
         log_ratios = self._rates.power * tf.math.log(tf.linalg.matvec(shares, tf.exp(logs)))
         interval = step // every + 1  # The input has already read rows for the next interval.
         is_row = tf.equal(tf.range(max_intervals, dtype=tf.int64), interval)[:, tf.newaxis]

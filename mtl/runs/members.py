@@ -112,7 +112,7 @@ def serve_parameters(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Serve variables until the chief has trained or, after a request to stop, has saved.
+    """Serve variables until the chief ends training or, after a request to stop, has saved.
 
     Args:
       cluster: the processes of the run, with the job and the index of this process.
@@ -151,8 +151,8 @@ def evaluate_all(
     """
     beat.wait_for(CHIEF, TRAINING)
     while True:
-        # Ask before listing checkpoints, so that the list includes the last one that the chief
-        # saved.
+        # Ask whether the chief has ended before listing checkpoints, so that the list includes the
+        # last checkpoint.
         is_last = _is_through(beat, interruption)
         for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _FIX = "Use networks.KerasModel for layers of Keras, or add the op to UPDATE_OPS."
 _SHOWN = 3
 _SECOND_PASS = re.compile(r"auxiliary/[^/]+/network/")
-_AVERAGES = ("/moving_mean", "/moving_variance")  # As TensorFlow and Keras name them.
+_AVERAGES = ("/moving_mean", "/moving_variance")  # Suffixes of names of averages.
 _ASSIGNING = re.compile(r"Assign(Add|Sub)?VariableOp|ResourceScatter\w+|ResourceStridedSliceAssign")
 
 
@@ -44,7 +44,7 @@ class OwnUpdates(types.RunObserver):
 
 
 class _RequireUpdates(types.StepExtension):
-    """Fails if the step does not update a batch norm; warns of other updates it does not run."""
+    """Fails if the step runs no update of a batch norm; warns of other updates that do not run."""
 
     suits_stacks = True
 
@@ -56,12 +56,12 @@ class _RequireUpdates(types.StepExtension):
         self._is_first = True
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Fail if a pass after the first one creates other variables, as layers of Keras do."""
+        """Fail if a later forward pass creates new variables, as Keras layers do."""
 
         def run(features: types.Tensors, labels: types.Tensors) -> Any:
             result = forward(features, labels)
             new = self._find_variables() - self._of_keras
-            if self._is_first:  # Losses of heads and auxiliary losses may have own variables.
+            if self._is_first:  # Losses may create variables in the first pass.
                 new = {name for name in new if _SECOND_PASS.match(name)}
                 self._is_first = False
             fix = "Use networks.KerasModel for layers of Keras, or get_variable."
@@ -88,19 +88,19 @@ class _RequireUpdates(types.StepExtension):
 
     def _find_variables(self) -> set[str]:
         """Return the names of trained variables that no `get_variable` has created."""
-        if replicas.count() > 1:  # Copies on other replicas have other names.
+        if replicas.count() > 1:  # Copies of variables on other replicas have other names.
             return set()
         new = [v for v in tf1.trainable_variables() if id(v) not in self._earlier]
         return set(keras_layers.find_own_variables(new))
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Check the ops of the pass, and return the op that runs them unchanged."""
+        """Check that the step runs the update ops of the pass; return the step's op unchanged."""
         is_run, assignments = graphs.find_ancestors(moved), self._list_assignments()
         idle = [op for op in assignments if op not in is_run]
         averages = [op.name for op in idle if op.inputs[0].op.name.endswith(_AVERAGES)]
         rule = "be run by the training step"
         checks.require(not averages, "each update of an average", rule, _show_few(averages), _FIX)
-        if idle:  # A hook may run them.
+        if idle:  # Only warn, because a hook may run these updates.
             names = _show_few([op.name for op in idle])
             _log.warning("The training step does not run these updates of variables: %s.", names)
         self._require_frozen({op.inputs[0].op.name for op in assignments})
@@ -116,7 +116,7 @@ class _RequireUpdates(types.StepExtension):
         checks.require(not frozen, "frozen variables", rule, _show_few(frozen), fix)
 
     def _list_assignments(self) -> list[tf.Operation]:
-        """Return the ops of the pass that assign to a variable, without its first value."""
+        """Return the ops that assign to variables in the pass, except for the first values."""
         assignments = [op for op in self._passed or () if _ASSIGNING.fullmatch(op.type)]
         # Each copy of a variable on a replica has an op that assigns the first value.
         return [op for op in assignments if op.name != f"{op.inputs[0].op.name}/Assign"]

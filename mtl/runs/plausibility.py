@@ -37,7 +37,7 @@ _MOST_BATCHES = 500
 # Metrics on fewer rows than this are unreliable.
 _FEW_ROWS = 10
 
-# A text in a list with one of these signs is probably a whole list that was not split.
+# A text with one of these signs in a field of lists is probably a list that was not split.
 _ODD_SIGNS = (b"\n ", b" \n", b"\n[", b"|")
 _ODD = re.compile(rb"""\s.*|.*\s|\[(?:(['"]).*\1)?\]|.*\|.*""")
 
@@ -50,7 +50,7 @@ class Look:
     Args:
       model: the model whose labels and columns are checked.
       data: the source of the rows.
-      split: the split.
+      split: the name of the split.
       columns: True also checks the features.
       whole: False only checks that labels are present, and ignores their values.
     """
@@ -67,7 +67,8 @@ class Look:
         # An evaluation does not need the labels of losses that exist only in training.
         heads = [*model.heads, *(model.heads_of_losses if columns else ())]
         self._unlabelled = {head.name: head for head in heads}
-        # {name: the value of all rows so far, while it is the same; None before the first row}.
+        # {task: the label of all rows so far; None before the first row}. `_follow` removes tasks
+        # whose labels vary.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         with_columns = columns and whole
         fields = _list_fields(model, data.spec) if with_columns else {}
@@ -130,7 +131,7 @@ class Look:
           every: True requires a label of every task; False requires a label of one task.
 
         Raises:
-          UserError: labels are missing; the text names a task and its field.
+          UserError: labels are missing; the error names a task and its field.
         """
         if len(self._unlabelled) < (1 if every else self._tasks):
             return
@@ -321,7 +322,7 @@ def _find_odd(joined_texts: bytes) -> str:
     A text that was not split has white space at an end, brackets around it, or the character |
     inside.
     """
-    # Search all joined texts at once first, which is fast, because suspicious texts are rare.
+    # First search all joined texts at once, which is fast: suspicious texts are rare.
     around = b"\n" + joined_texts + b"\n"
     if not any(sign in around for sign in _ODD_SIGNS):
         return ""

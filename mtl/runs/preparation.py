@@ -140,7 +140,7 @@ def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None
     unknown = unknown_values.describe_training(experiment, model_dir)
     doubts.record_doubts(model_dir, "unknown_in_training", unknown)
     row_names.seal(model_dir)
-    row_names.load(model_dir)  # Fails if the file is damaged.
+    row_names.load(model_dir)  # Fails if `row_names.json` is damaged.
 
 
 def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
@@ -376,14 +376,14 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
 
 
 def limit_to_step(data: pipeline.Pipeline, place: settings.Place) -> pipeline.Pipeline:
-    """Return the data with the batch size of a step, which an asynchronous worker takes alone.
+    """Return the data with the batch size of a step; asynchronous workers make steps alone.
 
     Args:
       data: the pipeline.
       place: the role of this process.
     """
     size = place.count_rows(data.batch_size)
-    # A copy would read the blocks of a split anew.
+    # A copy of the pipeline would read the blocks of a split again.
     return data if size == data.batch_size else dataclasses.replace(data, batch_size=size)
 
 

@@ -1,6 +1,6 @@
 """Writes the epochs of each source of a mixture for TensorBoard, as the scalars `epochs/<source>`.
 
-The loss of a task is NaN in steps whose batch has no label of the task, instead of 0.
+In TensorBoard, the loss of a task is NaN, not 0, in steps whose batch has no label of the task.
 
 training.Training(made, "runs/a", on_start, observers=[*observers, source_epochs.observe])
 """
@@ -24,7 +24,7 @@ from mtl.step import outlets, replicas
 
 
 def observe(run: types.ObservedRun) -> SourceEpochs:
-    """Return the observer of a run whose source decides how often rows come up.
+    """Return the observer that writes the epochs of each source of a run.
 
     Raises:
       UserError: rates follow a schedule, and several workers train asynchronously.
@@ -87,7 +87,7 @@ class _Write(hooks.StepHook):
         self._last = int(session.run(tf1.train.get_global_step()))
 
     def on_step(self, run_context: Any, step: int, values: np.ndarray, *more: Any) -> None:
-        # A call may pass a multiple of `every` without ending at it.
+        # A session call may pass a multiple of `every` without ending at this step.
         if step // self._every == self._last // self._every:
             return
         self._last = step

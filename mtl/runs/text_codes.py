@@ -71,7 +71,7 @@ class Coding(types.RunObserver):
 
 
 class _Iterator:
-    """Iterates over batches in which texts are replaced by their ids, as columns read them.
+    """Iterates over batches in which ids, in the form that columns read, replace texts.
 
     Args:
       iterator: an iterator of the packed batches of a `CodedPipeline`.

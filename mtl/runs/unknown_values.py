@@ -139,7 +139,7 @@ class Counted:
     """A model of `mtl.tools.scoring` that also counts unknown values in its inputs.
 
     Args:
-      model: predicts for serialized tf.Examples.
+      model: a function that predicts for serialized tf.Examples.
       fields: the F fields with a limited set of known values.
       count: counts unknown values of these fields in tf.Examples [B]; None turns counting off.
       tell: a function to call with the lines that report unknown values.
@@ -180,7 +180,7 @@ def count_in(
     """Yield a model that also counts unknown values in tf.Examples; report the counts at the end.
 
     Args:
-      model: predicts for serialized tf.Examples; may be a remote model.
+      model: a function that predicts for serialized tf.Examples; may be a remote model.
       experiment: the settings of the run, which has the same columns as the model.
       model_dir: the folder of the run; without its vocabularies, nothing is counted.
       tell: a function to call with the lines that report unknown values.

@@ -48,7 +48,7 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "RealDiv": np.divide,
     "Sub": np.subtract,
 }
-_FIXED = -1  # Marks a channel that stays, in place of a unit's number.
+_FIXED = -1  # In place of a unit's number: the channel has no unit that can be removed.
 
 
 class _Channels(NamedTuple):
@@ -67,7 +67,7 @@ class _Product(NamedTuple):
     """A dense layer or a convolution.
 
     Attributes:
-      kernel: [..., inputs, outputs].
+      kernel: the weights, [..., inputs, outputs].
       rows: the channels of the layer's input.
       columns: the units of the layer's output.
       takes_constants: True if a constant input gives the same output at every pixel of an image.
@@ -132,7 +132,11 @@ class _Units:
             self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Let units at each position of two tensors stay or be removed together; return them."""
+        """Let the units at each position of two tensors stay or be removed together.
+
+        Returns:
+          The joined units, or `_FIXED` at positions of a fixed channel.
+        """
         for left, right in zip(first, second, strict=True):
             if _FIXED in (left, right):
                 self.fix(np.array([left, right]))
@@ -156,7 +160,7 @@ class _Units:
                 needed_units = product.rows.units[_are_needed(product, is_removed)]
                 can_go[np.isin(roots, roots[needed_units[needed_units != _FIXED]])] = False
             survivors = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
-            if survivors:  # Keep a unit in each layer, and start again.
+            if survivors:  # Keep a unit of each layer without units; start again.
                 stays[survivors] = True
                 can_go[:] = False
             elif (can_go == is_removed).all():
@@ -199,7 +203,7 @@ class _Walk:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find the channels of an operation's outputs; if this fails, keep all units it reads."""
+        """Find the channels of an operation's outputs; on failure, keep all units of its inputs."""
         outputs = self._follow_operation(operation)
         if outputs is None:
             for tensor in operation.inputs:
@@ -239,8 +243,8 @@ class _Walk:
     def _pool_channels(
         self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
-        # Refuse pooling over channels, which mixes them. In other pooling, a constant stays
-        # constant, because TensorFlow leaves padding out of means and maxima.
+        # Refuse pooling over channels, because this pooling mixes channels. In other pooling, a
+        # constant stays constant, because TensorFlow leaves padding out of means and maxima.
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
         return [channels] if is_plain else None
 

@@ -150,7 +150,7 @@ class Exporter:
         try:
             return write(optimized.Optimized())
         except verification.RefusedError as error:
-            unchanged = write(None)  # Fails, too, if the removal of units is not the cause.
+            unchanged = write(None)  # Fails, too, unless the removal of units caused the error.
             _log.error("%s: %s", REWRITING_FAILED, error)
             return unchanged
         except checks.UserError as error:  # The model may be too large to rewrite, for example.
@@ -214,7 +214,7 @@ class Exporter:
 
     def _assets_extra(self) -> dict[str, str]:
         """Return {name: path} of the file with the names of table rows; {} if there is none."""
-        row_names.load(self._model_dir)  # Fails if the file is damaged.
+        row_names.load(self._model_dir)  # Fails if `row_names.json` is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
 

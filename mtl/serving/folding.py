@@ -60,7 +60,7 @@ def _compute_values(graph: graphs.Graph) -> dict[str, np.ndarray]:
     """Return {name: value} of all nodes that depend only on constants."""
     with tf.Graph().as_default() as tf_graph, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
-        # A single pass is enough, because the order has operations after their inputs.
+        # A single pass is enough, because each operation comes after its inputs.
         fixed, outputs = set(), {}
         for operation in graphs.order_operations(tf_graph):
             if graph.value(operation.name) is not None:

@@ -37,8 +37,8 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
       spec: the fields of the model; labels are left out.
 
     Returns:
-      A receiver with the features of the model; its inputs are "examples", strings [B], or in place
-      of them the raw inputs, as the alternative "raw".
+      A receiver with the features of the model. Its input is "examples", strings [B]; its
+      alternative "raw" takes the raw inputs instead.
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
@@ -159,7 +159,7 @@ def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTen
     """Convert padded lists to a ragged tensor.
 
     Args:
-      name: the feature, for the error.
+      name: the name of the feature, for the error.
       padded: values [B, L]; values after the length of a row are ignored.
       lengths: int64 [B], the length of the list in each row, from 0 to L.
 

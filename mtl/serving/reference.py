@@ -65,7 +65,7 @@ class Reference:
 
         Args:
           checkpoint: the path of a checkpoint, without ".index".
-          rows: N rows.
+          rows: the N rows to predict.
 
         Returns:
           Predictions {"<task>/<name>": [N, ...]}, and True if the model can predict an empty batch.

@@ -57,7 +57,7 @@ class Rows:
         """Return the values of a feature of fixed length.
 
         Args:
-          name: the feature.
+          name: the name of the feature.
 
         Returns:
           An array [N, ...] of the field's type; texts are an array of objects.
@@ -96,7 +96,7 @@ class HeldOut(NamedTuple):
     """Rows of the evaluation split with the predictions of a checkpoint.
 
     Attributes:
-      rows: the rows.
+      rows: rows of the evaluation split.
       expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint.
     """
 

@@ -16,7 +16,7 @@ from mtl.deferred import tf
 from mtl.serving import loaded, rows, settings, signatures
 
 TOLERANCE = 1e-5
-"""The largest allowed difference of an output, relative to the prediction if that is above 1."""
+"""The largest allowed difference of an output, relative if the prediction is above 1."""
 
 _BATCHES = (7, 1)
 # Matches ops that a server must not run: ops that need Python, draw random numbers, change
@@ -42,7 +42,7 @@ class Expected(NamedTuple):
 
 
 class RefusedError(checks.UserError):
-    """An export predicts other values than the Estimator, or fails."""
+    """Raised if an export fails, or predicts other values than the Estimator."""
 
 
 def verify_export(
@@ -55,7 +55,7 @@ def verify_export(
 
     Args:
       directory: the folder of the SavedModel.
-      held_out: one or more rows.
+      held_out: the rows on which the export is checked, at least one.
       expected: the predictions of the Estimator for these rows.
       allowed: the largest allowed difference; above `TOLERANCE`, classes and texts are not
         compared.
@@ -194,7 +194,7 @@ def _require_refusal(model: loaded.Loaded, description: str, example: bytes) -> 
 def _require_fit(meta_graph: Any) -> None:
     """Fail if an output depends on an op that a server must not run."""
     for node in _list_served(meta_graph):
-        # A FusedBatchNorm without the attribute is_training is in training, the default.
+        # A FusedBatchNorm without the attribute is_training has the default, is_training = True.
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
         )

@@ -70,7 +70,7 @@ class Version:
         # Rename the folder, so that a server sees all its files at once.
         tf.io.gfile.rename(written, path)
         for number in self._list_models()[:-keep]:
-            if number not in (kept, self.number):  # An export at the same time may be newer.
+            if number not in (kept, self.number):  # A simultaneous export may be newer.
                 self._remove_version(os.path.join(self.folder, str(number)))
         return path
 

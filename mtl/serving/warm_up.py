@@ -81,7 +81,7 @@ def write(
       directory: the folder of the SavedModel.
       model_name: the name of the model for clients.
       signature_defs: {name: SignatureDef} of the SavedModel.
-      held_out: the held-out rows, all of which the larger request has.
+      held_out: the held-out rows; the larger request contains all these rows.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)

@@ -13,7 +13,7 @@ from mtl.deferred import tf
 from mtl.serving import graphs
 
 KINDS = ("float32", "float16", "int8")
-# Packing smaller constants would cost more time for unpacking than it saves.
+# Smaller constants are not packed, because unpacking would cost more time than packing saves.
 _MIN_ELEMENTS = 1024
 
 

@@ -24,7 +24,7 @@ from mtl.transfer import checkpoint
 from mtl.variables import averaging
 
 _KEYS, _TABLE, _SKETCH, _SIZE = "keys", "embedding", "sketch", "size"
-# The variables with these names are beside the keys of a table, and move with the keys.
+# Variables with these names are in the scope of a growing table, and their rows move with the keys.
 _BESIDE = ("last_seen", "comings", _SIZE, _SKETCH)
 
 
@@ -90,11 +90,11 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
     Raises:
       UserError: a key finds no free row.
     """
-    # If the keys of a full table were placed again, some keys could find no free row.
+    # With the same capacity, keep all rows: a second placement of a full table's keys could fail.
     if keys.size == capacity:
         return np.arange(capacity)
     origins = key_table.place_keys(keys, capacity)
-    # 0 stands for a free row.
+    # A key of 0 stands for a free row.
     count = np.count_nonzero(keys)
     num_lost = count - np.count_nonzero(origins >= 0)
     fix = f"{num_lost:,} of them find no place: make it larger."
@@ -106,7 +106,7 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 def place_rows(
     origins: np.ndarray, saved: int, old_shape: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray:
-    """Return the index of the saved row for each row of a variable; -1 for a row without one.
+    """Return the index of the saved row for each row of a variable; -1 for a new row.
 
     Args:
       origins: the result of `place_keys`.
@@ -182,7 +182,7 @@ def _enlarge_table(
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            # The average of a new row is equal to its weights.
+            # The moving average of a new row starts at the row's weights.
             value[:] = new_values[name.rpartition("/")[0]]
         _keep_rows(value, reader.get_tensor(name), origins)
     return new_values
@@ -200,13 +200,13 @@ def _keep_rows(value: np.ndarray, old: np.ndarray, origins: np.ndarray) -> None:
 
 
 def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
-    """Replace the files of a checkpoint by new values."""
+    """Replace the files of a checkpoint by files with new values."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
     checkpoint.replace_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
-    # The index is renamed last. A checkpoint without an index counts as damaged, and runs use an
-    # older checkpoint.
+    # Rename the index last: a checkpoint without an index counts as damaged, and runs use an older
+    # checkpoint.
     for file in sorted(files, key=lambda file: file.endswith(".index")):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
     storage.sync([*storage.listed(folder, f"{name}."), folder])

@@ -23,19 +23,19 @@ with deferred.imports():
     from mtl.transfer import source as source_lib
 
 _STEP = "global_step"
-_OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run makes them.
+_OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run has these files.
 
 
 class Values(dict[str, np.ndarray]):
     """The values of a checkpoint, {variable: value}.
 
     Attributes:
-      source: the checkpoint from which they were read, with the names of the rows of tables.
+      source: the checkpoint from which the values were read, with the names of the rows of tables.
     """
 
     def __init__(self, values: Mapping[str, np.ndarray], source: source_lib.Source):
         super().__init__(values)
-        self.source = dataclasses.replace(source)  # Without its reader, which cannot be copied.
+        self.source = dataclasses.replace(source)  # Drops the reader, which cannot be copied.
 
 
 def read_checkpoint(source: str) -> Values:
@@ -58,8 +58,8 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     Args:
       values: {variable: value}. With the `Values` of `read_checkpoint`, the tokens and classes of
         rows are also written, so that a warm start can match rows by name.
-      path: the path of the checkpoint, such as "runs/new/model.ckpt-0". In the folder of a run, its
-        number must be `global_step`.
+      path: the path of the checkpoint, such as "runs/new/model.ckpt-0". In the folder of a run, the
+        number in the path must be `global_step`.
 
     Returns:
       The path of the checkpoint.
@@ -99,12 +99,12 @@ def _require_equal_averages(values: Mapping[str, np.ndarray], source: source_lib
 
 
 def _list_names(names: types.RowNames) -> types.RowNames:
-    """Return names without their file, which lies beside the old checkpoint."""
+    """Return row names that are read from their file, which lies beside the old checkpoint."""
     return names._replace(names=tuple(row_names.read_names(names)), first=0, last=None)
 
 
 def _is_run(directory: str) -> bool:
-    """Return True if a folder belongs to a run: the model_dir, or the folder of its best."""
+    """Return True if a folder belongs to a run: the model_dir, or its folder `best`."""
     is_best = os.path.basename(directory) == "best"
     folder = os.path.dirname(directory) if is_best else directory
     return all(tf.io.gfile.glob(os.path.join(folder, pattern)) for pattern in _OF_RUN)
@@ -145,7 +145,7 @@ def _require_arrays(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def replace_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
-    """Write arrays as a checkpoint, as `write_checkpoint`; an earlier checkpoint is replaced.
+    """Write arrays as a checkpoint, like `write_checkpoint`, but replace an earlier checkpoint.
 
     Args:
       values: {variable: array}.

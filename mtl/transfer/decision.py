@@ -1,4 +1,4 @@
-"""Decides for each variable of a run which saved value it starts from.
+"""Decides from which saved value each variable of a run starts.
 
 decisions = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [32, 10], ...}, {})
 decisions.entry("head/digit/logits/kernel").outcome      # "warmed"
@@ -22,7 +22,7 @@ from mtl.transfer import source as source_lib
 from mtl.variables import averaging, patterns, pruned
 from mtl.variables import row_names as row_names_lib
 
-# Variables in which a run notes its own steps, as `features.Growing` and `StreamedFrequency` do.
+# Suffixes of the variables in which `features.Growing` and `StreamedFrequency` save global steps.
 _STEPS = ("/last_seen", "/frequency/step")
 
 
@@ -64,7 +64,7 @@ class Decision:
         if old in self.source.shapes:
             return self._warm(entry, name, old)
         keys = capacity.find_counted_keys(old, self.source.shapes)
-        if keys:  # An export has only the keys.
+        if keys:  # An export saves the keys, but not their number.
             return entry(outcome="warmed", why="counted from its keys", source=keys, is_count=True)
         self._check_rename(name, old)
         return entry(outcome="initialised", why="the source lacks it")
@@ -139,7 +139,7 @@ class Decision:
 
     def _reason_to_exclude(self, name: str, is_included: bool) -> str:
         """Return the reason why patterns leave out a variable; "" if they include it."""
-        names = (name, find_owner(name, self.shapes))  # A slot follows its variable.
+        names = (name, find_owner(name, self.shapes))  # Also excludes slots.
         for pattern in self.settings.exclude:
             if any(patterns.matches(pattern, part) for part in names):
                 return f"excluded by {pattern!r}"
@@ -148,7 +148,7 @@ class Decision:
         return "" if is_included else "not included"
 
     def _name_there(self, name: str) -> str:
-        """Return the name in the source; masks and slots keep the variable to which they belong."""
+        """Return a variable's name in the source; `rename` also applies to its masks and slots."""
         owner = find_owner(name, self.shapes)
         for pattern, replacement in self.settings.rename.items():
             if patterns.matches(pattern, owner):
@@ -176,8 +176,7 @@ class Decision:
             return None
         keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
-        # `new_rows` must not fill rows without a saved key, because these rows are free; `is_state`
-        # prevents it.
+        # Rows without a saved key are free; `is_state` keeps `new_rows` from filling these rows.
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +228,7 @@ class Decision:
     def _require_equal_order(
         self, name: str, our_names: types.RowNames | None, their_names: types.RowNames | None
     ) -> None:
-        """Check the order of classes if fewer weights than classes describe all of them.
+        """Check the order of classes of a head that has fewer columns of weights than classes.
 
         A `Binary` or `Ordinal` head would predict the reverse with the classes in another order.
         """
@@ -269,7 +268,7 @@ class Decision:
 
 
 def find_owner(name: str, names: Mapping[str, Any]) -> str:
-    """Return the variable to which "<variable>/<slot>" belongs; `name` itself for no slot.
+    """Return the variable to which "<variable>/<slot>" belongs; for other variables, `name` itself.
 
     Args:
       name: the name of a variable.

@@ -20,7 +20,7 @@ OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Which saved row each row of a variable gets, if rows have other places in the source.
+    """Assigns saved rows to the rows of a variable whose rows have other places in the source.
 
     Attributes:
       origins: the index of the saved row for each row, or -1 for a new row.
@@ -47,7 +47,8 @@ class Entry:
       why: the reason in words.
       source: the name of the saved variable; None if the variable gets no saved value.
       rows: which saved row each row gets; None if all rows keep their places.
-      offset: added to the saved value; steps of the source become negative, before this run.
+      offset: a number to add to the saved value. If the value is a global step of the source, the
+        sum is negative, which means a step before this run.
       is_count: True if the value is the number of keys in the saved variable.
       is_unnamed: True if this run names the rows, but the source does not.
     """

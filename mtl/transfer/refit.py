@@ -6,8 +6,8 @@ refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
 With the setting `Experiment.refit`, `verbs.train` writes the network of `source` with a new kernel
-and bias in one head, evaluates the network, and exports it. Apart from the missing training, the
-new run is like any other run.
+and bias in one head, evaluates the network, and exports it. Except that it does not train, a run
+with `Experiment.refit` is like any other run.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _CALIBRATED: dict[str, tuple[Any, str]] = {
 
 
 class Classifier(NamedTuple):
-    """The last layer of a head, and the calibration behind it.
+    """The last layer of a head, and the calibration that follows the layer.
 
     Attributes:
       kernel: the weights, [H, C].
       bias: the bias, [C].
-      behind: the values of the calibration behind the layer, {name `heads.calibrated.KNOTS` or
-        `LINES`: array}; empty without calibration.
+      behind: the values of the calibration that follows the layer, {name `heads.calibrated.KNOTS`
+        or `LINES`: array}; empty without calibration.
       doubts: warnings about values that could not be computed.
     """
 
@@ -102,7 +102,7 @@ class Refit(abc.ABC):
     """The settings of a head that the method computes."""
 
     balances: ClassVar[bool] = False
-    """True if the method corrects unequal shares of classes, so training must not do so, too."""
+    """True if the method corrects unequal class shares; training must not correct them, too."""
 
     def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
         """Copy the statistics of columns from the source, whose tables and moments stay in use.
@@ -144,7 +144,7 @@ class Refit(abc.ABC):
         """Compute the new classifier of a head from the trained classifier and the rows of a split.
 
         Args:
-          head: the head.
+          head: the head whose classifier is computed.
           old: the trained classifier.
           rows: batches of one pass over the split; they can be read only once.
         """
@@ -235,10 +235,10 @@ class Refit(abc.ABC):
         return dataclasses.replace(network, heads=new_heads)
 
     def check_balance(self, network: model.MultiTaskModel, sampler: Any) -> None:
-        """Check that loss and sampler do not correct the shares of classes, if the method does.
+        """Check that loss and sampler do not also correct class shares if the method corrects them.
 
         Args:
-          network: the model.
+          network: the model, with the losses of its heads.
           sampler: the sampler of the training rows, or None.
 
         Raises:
@@ -374,7 +374,7 @@ class NearestMean(_Computed):
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
             # If a class has several rows in the batch, `sums[targets] += ...` would add only one of
-            # them.
+            # these rows.
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty_classes = np.flatnonzero(total == 0).tolist()
@@ -431,7 +431,7 @@ class _Tau(_Computed):
             for hit, candidate in zip(hits, candidates, strict=True):
                 logits = candidate.compute_logits(towers)
                 is_correct = np.argmax(logits, axis=1) == targets
-                is_correct &= ~np.isnan(logits).any(axis=1)  # argmax of NaN is also a class.
+                is_correct &= ~np.isnan(logits).any(axis=1)  # `argmax` of NaN is also a class.
                 np.add.at(hit, targets, weights * is_correct)
         # The recall of a class without a row in the split is undefined.
         has_rows = total > 0
@@ -462,7 +462,7 @@ class TauNormalized(_Tau):
     Attributes:
       task: the task of a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint, or a model_dir for its latest checkpoint.
-      taus: the candidates for tau, at least 0; `fit` chooses the best one on `split`.
+      taus: the candidates for tau, at least 0; `fit` chooses the best candidate on `split`.
       split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 
@@ -483,7 +483,7 @@ class LogitAdjusted(_Tau):
       task: the task of a `MultiClass` head with the `Linear` classifier, and with `class_counts`
         from its settings or counted for its `shots`.
       source: a checkpoint, or a model_dir for its latest checkpoint.
-      taus: the candidates for tau, at least 0; `fit` chooses the best one on `split`.
+      taus: the candidates for tau, at least 0; `fit` chooses the best candidate on `split`.
       split: a held-out split for the choice of tau, which must not be the evaluation split.
     """
 

@@ -91,11 +91,11 @@ def open_source(where: str, location: str) -> Source:
       UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
-    location = location.removesuffix(".index")  # A file of a checkpoint, in place of its path.
+    location = location.removesuffix(".index")  # Accepts the index file of a checkpoint, too.
     is_folder = tf.io.gfile.isdir(location)
     # `find_latest` would refuse the checkpoints of Keras, which have no global step.
     path = next(reversed(run_directory.list_checkpoints(location)), None) if is_folder else location
-    # A run comes before exports in its folder.
+    # If a folder holds a run and exports, the checkpoint of the run is the source.
     saved_model = _saved_model(location) if is_folder and path is None else None
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")

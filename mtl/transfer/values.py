@@ -78,17 +78,19 @@ def _move_rows(
 
 
 def _read_value(source: source_lib.Source, entry: plan.Entry, dtype: tf.DType) -> np.ndarray:
-    """Read a saved value for a variable of some type."""
+    """Read a saved value, and check that it suits a variable of a given type."""
     value, where = source.read_value(entry.saved), f"checkpoint {source.path}: {entry.saved!r}"
     if dtype.is_floating:
-        # A cast of other numbers would round them. A ReLU may hide a NaN: it returns 0 on a CPU.
+        # Cast only floats, because a cast would round other numbers. Refuse NaN here, because a
+        # ReLU may hide it: on a CPU, the ReLU of NaN is 0.
         is_float = source.dtype(entry.saved).is_floating
         checks.require(is_float, where, f"hold {dtype.base_dtype.name}", value.dtype.name)
         has_nan = bool(np.isnan(value).any())
         checks.require(not has_nan, where, "hold no NaN", f"{np.isnan(value).sum():,} of them")
     if entry.is_count:
         return np.asarray(np.count_nonzero(value))
-    # A sum would copy each table, and turn truth values into numbers.
+    # Do not add an offset of 0, because a sum would copy each table, and turn booleans into
+    # numbers.
     return value + entry.offset if entry.offset else value
 
 
@@ -124,7 +126,8 @@ def _rows_path(model_dir: str) -> str:
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
     """Initialise copies or shards of a variable from a saved value."""
-    # Each copy reads the whole value. For shards, `init_from_checkpoint` takes an ordered list.
+    # Each copy of a variable reads the whole value. For shards, `init_from_checkpoint` takes an
+    # ordered list.
     for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 
@@ -132,7 +135,7 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
 def _with_rows(
     entry: plan.Entry, old: np.ndarray, initial_value: np.ndarray, new_rows: str
 ) -> np.ndarray:
-    """Return the initial value of a variable, in which saved rows replace rows."""
+    """Return the initial value of a variable after saved rows have replaced its rows."""
     rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
     if rows.origins.ndim > 1:  # The keys of a table are a matrix.
         old = old.reshape(-1)
@@ -140,7 +143,7 @@ def _with_rows(
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]
-    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For the mean.
+    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For exact means.
     unknown = old[rows.num_named :]
     if not rows.is_state:
         if new_rows == "zeros":

@@ -62,7 +62,7 @@ class WarmStart:
       exclude: patterns of variables that are not loaded, even if `include` matches them.
       rename: {pattern: replacement}, as in `re.sub`, which converts names in this run into names in
         the source, such as {"^network/trunk/": "network/body/"}. If several patterns match a name,
-        only the first one applies.
+        only the first pattern applies.
       row_names: {pattern of variables in this run: names of the rows in the source}. The names are
         a list, or a file with one name on each line.
       new_rows: the initial values of rows that are not in the source: "own", values of the

@@ -84,8 +84,7 @@ def fit(  # noqa: PLR0913  Callers name the arguments.
       tasks: the columns to predict.
       model_dir: a new folder; by default, the first unused name of runs/fit, runs/fit-2, ...
       test: rows to test on, in the same form as `data`; by default a share of `data`.
-      holdout: the share of rows to test on, in (0, 1), 0.1 by default; with `time`, the share holds
-        the latest rows.
+      holdout: the share of rows to test on, 0.1 by default; with `time`, the latest rows.
       validation: the share of rows that choose the best checkpoint, instead of the test rows.
       calibration: the share of rows with which a later run can calibrate the model.
       folds: the number of folds, at least 2; `settings=["fold = 1"]` tests on the second fold.
@@ -105,8 +104,7 @@ def fit(  # noqa: PLR0913  Callers name the arguments.
     Raises:
       UserError: the data or an argument is wrong. After an error before the first checkpoint,
         `fit` removes its files from `model_dir`.
-      KeyboardInterrupt: the user pressed Ctrl-C. `mtl.load` then returns a model with the weights
-        trained so far.
+      KeyboardInterrupt: the user pressed Ctrl-C. `mtl.load` returns a model of the trained steps.
     """
     uses = {"missing": missing, "values": values, "leave_out": leave_out, "keep": keep}
     _check_lists(tasks=tasks, settings=settings, **uses)

@@ -64,8 +64,7 @@ def build_step(
 
     Call this function once, at the end of a training graph, because it uses the `UPDATE_OPS` and
     `REGULARIZATION_LOSSES` that exist at the time of the call. On replicas of a `tf.distribute`
-    strategy, losses are means over the replica's rows, and the step averages the losses over the
-    replicas.
+    strategy, losses are means over the replica's rows, and the step averages these losses.
 
     Args:
       losses: {task: scalar}, without weight penalties.
@@ -73,8 +72,8 @@ def build_step(
       weighting: the part that scales the losses.
       surgery: the part that combines the gradients of the tasks.
       shared: outputs [B, ...] that tasks share, for a surgery on the representation.
-      samples: a function from S to a list of S dicts of losses: the s-th dict covers every S-th row
-        of the batch, from row s on. Only some balancing methods, such as `MoDo`, call `samples`.
+      samples: a function from S to S dicts of losses: the s-th dict covers every S-th row of the
+        batch, from row s on. Only some balancing methods, such as `MoDo`, call `samples`.
       train_steps: the length, in steps, of schedules that have no length.
       observe: a function that observes the step, such as the result of `Audit.observe`.
 
@@ -94,8 +93,7 @@ def build_step(
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
     if replicas.count() > 1:  # The step sums losses over replicas.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
-        # Do not scale penalties of weights, because the update adds them once, not once for each
-        # replica.
+        # Do not scale penalties of weights, because the update adds them only once.
         forward = forward._replace(penalties=penalties.take(rows=_find_rows()))
     of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)

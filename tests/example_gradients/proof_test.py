@@ -140,6 +140,13 @@ def attention(batch):
     return losses(tf.reduce_sum(tf.einsum("bst,btd->bsd", weights, parts[2]), 1), batch)
 
 
+def examples_as_columns(batch):
+    """A product [5, D] [D, B], whose columns are examples."""
+    mixing = tf.constant(np.arange(5 * UNITS).reshape(5, UNITS) % 3 - 1, tf.float32)
+    columns = tf.linalg.matmul(mixing, batch["x"][:, 0], transpose_b=True)
+    return losses(layers.dense(tf.transpose(columns), 4, "hidden", tf.tanh), batch)
+
+
 def masked(batch):
     mask = tf.cast(batch["ids"] > 0, tf.float32)[:, :, tf.newaxis]
     total = tf.reduce_sum(layers.dense(batch["x"], 4, "hidden", tf.nn.relu) * mask, 1)
@@ -161,6 +168,7 @@ FAST = (
     tiled,
     scaled_steps,
     attention,
+    examples_as_columns,
     masked,
     swish,
     gathered_apart,

@@ -93,9 +93,11 @@ class Moments:
           UserError: the training split has no finite value for one of the elements.
         """
         _require_values(bool(np.all(self._count)), column, self.source)
+        # Rounding errors of the mean would give equal values a tiny deviation.
+        squares = np.where(self._least == self._greatest, 0.0, self._squares)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
-            "stddev": np.atleast_1d(np.sqrt(self._squares / self._count)).tolist(),
+            "stddev": np.atleast_1d(np.sqrt(squares / self._count)).tolist(),
             "least": np.atleast_1d(self._least).tolist(),
             "greatest": np.atleast_1d(self._greatest).tolist(),
         }

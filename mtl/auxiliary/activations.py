@@ -79,7 +79,7 @@ def withhold_rows(activations: Activations, name: str) -> Activations:
     """Return activations without features and labels, for an auxiliary loss of mixed rows.
 
     Raises:
-      UserError: not in this call but later, when the loss reads features or labels.
+      UserError: not in this call, but when the loss later reads features or labels.
     """
     labels = _Withheld(f"auxiliary loss {name!r}", "reads_labels")
     features = _Withheld(f"auxiliary loss {name!r}", "reads_features")

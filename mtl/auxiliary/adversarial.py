@@ -34,10 +34,10 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     Classification", 2016, arXiv:1605.07725 (FGM); Wong, Rice and Kolter, "Fast is better than
     free", 2020, arXiv:2001.03994 (a random start); Madry et al., "Towards Deep Learning Models
     Resistant to Adversarial Attacks", 2017, arXiv:1706.06083 (PGD); Zhu et al., "FreeLB", 2019,
-    arXiv:1909.11764 (`averages_steps`). A norm covers all moved columns of a single row; some
-    implementations take the norm over the batch. Madry et al. train only on moved inputs. To train
-    only on moved inputs, give the tasks the weight 0, and this loss a weight above 0, in
-    `weighting.Fixed`.
+    arXiv:1909.11764 (`averages_steps`). A norm covers all changed columns of a single row; some
+    implementations take the norm over the batch. Madry et al. train only on adversarial inputs. To
+    train only on adversarial inputs, give the tasks the weight 0, and this loss a weight above 0,
+    in `weighting.Fixed`.
 
     Attributes:
       step_size: the norm of a step of the ascent, above 0. The default is epsilon for a single

@@ -61,7 +61,7 @@ class OfHeads(Base):
 
     kind: ClassVar[type] = types.ComparableHead
     rule: ClassVar[str] = "name tasks whose heads define a divergence"
-    """`kind` is the protocol that heads must implement, and `rule` is for the error."""
+    """`kind` is the protocol that heads must implement, and `rule` is the text of the error."""
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Check that the tasks exist, and that their heads suit the loss.

@@ -1,4 +1,4 @@
-"""Losses without labels, for predictions that are confident or stable under small changes.
+"""Losses without labels, which make predictions confident, or stable under small changes.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]
 auxiliary.VirtualAdversarial.epsilon = 2.0
@@ -18,9 +18,9 @@ from mtl.variables import averaging
 
 @checks.dataclass
 class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
-    """The divergence D of the predictions at inputs x and `x + r`; r increases D the most.
+    """The divergence D of predictions at inputs x and `x + r`, for the r that increases D most.
 
-    Here p(x) are the predictions for a row x. The power method finds the change r from a random
+    The predictions for a row x are p(x). The power method finds the change r from a random
     direction d, by iterations `d <- g / |g|` with g the gradient of `D(p(x), p(x + xi d))` by d.
     Gradients of the training step go neither through the predictions p(x) nor through the change r.
     The divergence D is a sum over all heads, so all heads have the same change r. T. Miyato, S.
@@ -114,7 +114,7 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
-    """`D(p', p)`: the divergence of the predictions p from those of averaged weights, p'.
+    """`D(p', p)`: the divergence of the predictions p from predictions p' of averaged weights.
 
     A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
     the divergence of the heads in place of the squared distance of probabilities. The teacher,
@@ -127,7 +127,7 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
 
     Attributes:
       noise: the standard deviation of the noise on the student's inputs, at least 0. Noise takes a
-        further forward pass; without noise, the forward pass of the step is the student's.
+        further forward pass; without noise, the student is the forward pass of the step.
     """
 
     name: str = "mean_teacher"
@@ -147,10 +147,10 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
 class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """The loss of the predicted class, for unlabelled rows with a confident prediction.
 
-    The loss is a mean over all rows. Rows with a label of a weight above 0, and rows whose
-    probability is below `threshold`, count as 0. D.-H. Lee, "Pseudo-Label", 2013. With `noise`, the
-    loss comes from a second pass on noisy inputs, as in Sohn et al., "FixMatch", 2020,
-    arXiv:2001.07685.
+    The loss is a mean over all rows. The loss is 0 for rows that have a label with a weight above
+    0, and for rows whose predicted class has a probability below `threshold`. D.-H. Lee,
+    "Pseudo-Label", 2013. With `noise`, the loss comes from a second pass on noisy inputs, as in
+    Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
 
     Attributes:
       threshold: the least probability of the predicted class, in [0, 1).

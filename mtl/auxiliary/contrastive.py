@@ -1,4 +1,4 @@
-"""Contrastive losses: representations of two views of a row, or of a class, become similar.
+"""Contrastive losses, which make two views of a row, or rows of the same class, similar.
 
 model.MultiTaskModel.auxiliary_losses = [
     @auxiliary.Contrastive(), @auxiliary.SupervisedContrastive(),
@@ -186,8 +186,8 @@ def compute_supervised(
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
-    # For a row without other rows, the sum would be log(0). So such a row is compared with itself,
-    # and its loss is masked later.
+    # If a row has no other rows, `reduce_logsumexp` would be log(0). So such a row is compared with
+    # itself, and its loss is masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
     # -log(exp(s) / sum exp) is the logarithm of the sum minus s.

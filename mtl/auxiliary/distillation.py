@@ -150,7 +150,7 @@ class FeatureDistillation(_OfTeacher):
 
     A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear map
     W, b, which is trained with the network. The paper first trains on this loss alone; here, the
-    network is trained on the sum of this loss and the others.
+    network is trained on the sum of this loss and the other losses.
 
     Attributes:
       tensor: the name of an op in the teacher's graph, with the output t [B, D].
@@ -245,7 +245,8 @@ class Teacher:
           name: the name of an op whose first output is float32 [B, D], with a static D.
 
         Raises:
-          UserError: the teacher's graph has no op with this name and such an output.
+          UserError: the teacher's graph has no op with the name `name` and an output float32 [B,
+            D].
         """
         shapes = {
             op.name: op.outputs[0].shape
@@ -335,7 +336,8 @@ def _find_export(checkpoint: str, where: str) -> str:
     # The best checkpoint is in <run>/best, but the folder of a run may also be called "best".
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
-        # A copy in object storage is younger than its export.
+        # In object storage, the best checkpoint is a copy that may be newer than the export. So the
+        # time of the original checkpoint counts as well.
         indexes.append(os.path.join(run, os.path.basename(indexes[0])))
     times = [tf.io.gfile.stat(path).mtime_nsec for path in indexes if tf.io.gfile.exists(path)]
     written = min(times) // 10**9

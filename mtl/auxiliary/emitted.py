@@ -31,8 +31,8 @@ def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
 
     Args:
       part: the auxiliary loss, which must not need random draws.
-      emitted: {name: losses of rows [B]} that columns and networks have added. If the part is
-        `Emitted`, its name must be one of these names.
+      emitted: {name: losses of rows [B]} that columns and networks have added. An `Emitted` can be
+        computed only if its name is one of the names in `emitted`.
     """
     draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
     return not draws and (not isinstance(part, Emitted) or part.name in emitted)

@@ -1,4 +1,4 @@
-"""Losses for funnels, where only rows with one label (a click) can have the next (an order).
+"""Losses for funnels, in which only rows with a first label (click) can have a second (order).
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
 auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
@@ -22,13 +22,13 @@ from mtl.networks import trunk
 class InversePropensity(base.Base):
     """`mean_i o_i loss_i / p_i`: estimates a task's mean loss over all rows from observed rows.
 
-    The indicator o_i is 1 if row i is labelled and in the space of the task (its setting `within`),
-    such as the clicked rows, and else 0. The probability p_i that o_i is 1 is predicted by another
-    task; gradients do not go through p_i. If the probabilities p_i are right and above 0, the
-    expected value of the estimate is the mean loss over all rows. H. Wang et al., "ESCM2: Entire
-    Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
-    arXiv:2204.05125, whose loss is the sum of this loss, the loss of the click, and the loss of
-    click and conversion together.
+    The indicator o_i is 1 if row i is labelled and in the space of the task, such as the clicked
+    rows (setting `within` of its head), and else 0. The probability p_i that o_i is 1 is predicted
+    by another task; gradients do not go through p_i. If the probabilities p_i are right and above
+    0, the expected value of the estimate is the mean loss over all rows. H. Wang et al., "ESCM2:
+    Entire Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR
+    2022, arXiv:2204.05125, whose loss is the sum of this loss, the loss of the click, and the loss
+    of click and conversion together.
 
     The rows are weighted as in the task `propensity`. With `normalizes`, the sum over the rows of a
     micro-batch is divided by the sum of `o_i / p_i` and not by the number of rows.
@@ -64,7 +64,8 @@ class InversePropensity(base.Base):
 
         Raises:
           UserError: a task is unknown or has another head, both tasks are the same, `task` has no
-            setting `within` or no tower, or the positives of `propensity` are not the space.
+            setting `within` or no tower, or the positive labels of `propensity` do not define the
+            space of `task`.
         """
         super().check(heads)
         for setting in ("task", "propensity"):
@@ -81,7 +82,7 @@ class InversePropensity(base.Base):
         rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"
         field = types.read_member(heads[self.propensity], types.Head, "field")
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
-        # A field alone means its label 1.
+        # If `within` names only a field, the space consists of the rows with the label 1.
         accepted = (1,) if isinstance(within, str) else cast(Mapping[str, Any], within)[field]
         positives = cast(Any, heads[self.propensity]).positives
         rule = f"have positives that are the space of {self.task!r}, {list(accepted)}"
@@ -113,8 +114,8 @@ class InversePropensity(base.Base):
             return weights
         rows = self.row_weights(activations.labels, activations.heads)
         total = tf.reduce_sum(rows * weights)
-        # The mean over rows divides by the sum of the rows' weights later, and this factor cancels
-        # the division.
+        # The mean over rows later divides by the sum of the rows' weights. The factor
+        # `reduce_sum(rows)` cancels this division.
         return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
 
 
@@ -159,8 +160,8 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         imputed = tf.squeeze(layers.dense(hidden, 1, "imputed"), -1)
         logits = tf.squeeze(activations.logits[self.task], -1)
-        # q is trained only by `fit` below. A gradient of `expected` would train q to make the
-        # task's loss small.
+        # Only the term `fit` below trains the tower that predicts q. A gradient through `expected`
+        # would train q to make the task's loss small.
         chance = tf.stop_gradient(tf.sigmoid(imputed))
         expected = chance * head.losses(logits, tf.ones_like(logits))
         expected += (1 - chance) * head.losses(logits, tf.zeros_like(logits))
@@ -177,15 +178,16 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 class Calibrator(base.Base):
     """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be more probable than s.
 
-    The probabilities p of both tasks must be over the same rows, such as of a click, and of a click
-    with an order. A task with the setting `within` predicts a probability over only some of the
-    rows. D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions
-    with Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with the
-    paper's weight of 0.6. The loss is a mean over all rows, labelled or not. If the head of task t
-    is a `heads.Joint` whose chain contains task s, the loss is always 0.
+    The probabilities p of both tasks must be over the same rows, such as the probability of a
+    click, and the probability of a click with an order. A task with the setting `within` predicts a
+    probability over only some of the rows. D. Xi et al., "Modeling the Sequential Dependence among
+    Audience Multi-step Conversions with Multi-task Learning in Targeted Display Advertising", KDD
+    2021, arXiv:2105.08489, with the paper's weight of 0.6. The loss is a mean over all rows,
+    labelled or not. If the head of task t is a `heads.Joint` whose chain contains task s, the loss
+    is always 0.
 
     Attributes:
-      after: {task t: an earlier task s, or a list of them}, as in `networks.AITM`.
+      after: {task t: an earlier task s, or a list of earlier tasks}, as in `networks.AITM`.
     """
 
     name: str = "calibrator"

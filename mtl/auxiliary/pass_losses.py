@@ -65,9 +65,9 @@ def _show_mixed(
       encoded: the encoded columns before mixing, {column: [B, D] or [B, H, W, C]}.
 
     Returns:
-      A function that returns the activations that a given auxiliary loss reads. A loss with
-      `reads_features` gets a second pass over the rows before mixing, which all these losses share.
-      Any other auxiliary loss reads the activations of the mixed rows, without features and labels.
+      A function that returns the activations that a given auxiliary loss reads. All losses with
+      `reads_features` share a second pass, over the rows before mixing. Any other auxiliary loss
+      reads the activations of the mixed rows, without features and labels.
     """
 
     @functools.cache

@@ -45,13 +45,14 @@ class Space:
 
         Returns:
           {column: [B, ...]}, all columns. Changed inputs stay within the bounds; an input that is
-          already outside of them does not move further out.
+          already outside of the bounds does not move further out.
         """
         inputs = dict(self.inputs)
         for name, change in perturbation.items():
             values = self.inputs[name]
-            # `proof.declare` says that each row of the change depends only on this row. With this
-            # declaration, `example_gradients` needs no rules for the ops of the change.
+            # `proof.declare` says that each row of the change depends only on the same row of the
+            # inputs. With this declaration, `example_gradients` needs no rules for the ops of the
+            # change.
             change = tf.stop_gradient(self._bound_change(values, change))
             inputs[name] = values + proof.declare(change)
         return inputs
@@ -151,8 +152,8 @@ class Space:
         Returns:
           {column: [B, ...]}.
         """
-        # Uniform draws are multiples of 2^-23. Half a step is added, because the quantile of 0 is
-        # infinite.
+        # Uniform draws are multiples of 2^-23. Half of 2^-23 is added, because the normal quantile
+        # of 0 is infinite.
         uniform = self._draw(name)
         half = 2.0**-24
         return {
@@ -207,7 +208,7 @@ class Space:
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Return the number of rows; a tensor if the static shape does not have it."""
+    """Return the number of rows; a tensor if the static shape lacks this number."""
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 

@@ -32,8 +32,8 @@ class Reconstruction(representation.OfCorruption):
     Attributes:
       share: the share of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an
         image or a vector of tokens is one column.
-      replacement: the new value of a replaced column: "row", the column of another row, or "zero",
-        zeros.
+      replacement: the new value of a replaced column: "row" takes the value of this column in
+        another row, and "zero" takes 0.
       layers: the units of the hidden layers of the decoder, with ReLU.
       columns: the names of the columns that are replaced and predicted; None for all columns.
     """

@@ -148,7 +148,8 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
     if replacement == "zero":
         return tf.where(is_replaced, tf.zeros_like(values), values)
     require_rows(where, values)
-    # All other rows have the same probability. float32 may round the product up to `rows - 1`.
+    # Each other row is drawn with the same probability. The minimum is taken because float32 may
+    # round the product up to `rows - 1`.
     offset = tf.minimum(tf.cast(numbers[:, 1] * tf.cast(rows - 1, tf.float32), tf.int32), rows - 2)
     # 1 + offset is in [1, rows - 1], so a row is never its own partner.
     partners = (tf.range(rows) + 1 + offset) % rows

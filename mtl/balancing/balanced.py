@@ -25,9 +25,9 @@ class Balanced(NamedTuple):
 
     Attributes:
       gradients: the gradient of each variable, over the whole batch.
-      penalised: `gradients` plus the gradients of penalties that depend on rows.
-      penalty: scalar, the value of the penalties that depend on rows; None if there are no
-        penalties.
+      penalised: `gradients` plus the gradients of penalties that depend on the batch's rows.
+      penalty: scalar, the value of the penalties that depend on the batch's rows; None if there are
+        no penalties.
       variables: all trainable variables of the graph, including variables of the weighting.
       losses: {task: scalar}, the unweighted losses of the whole batch.
       weights: {task: scalar}, the factor by which the weighting scales each task's gradient.
@@ -71,9 +71,9 @@ def balance_losses(
       surgery: the part that combines the gradients of all tasks into one gradient.
       reads_losses: True if weighting or surgery depend on the values of the losses.
     """
-    # No activations of slices stay in memory, so the sum of their losses takes another forward
-    # pass. If neither weighting nor surgery reads a loss, the losses of the first slice are enough
-    # here.
+    # The activations of a slice do not stay in memory, so summing the losses of all slices takes
+    # another forward pass. If neither weighting nor surgery reads values of losses, `weigh` gets
+    # only the losses of the first slice.
     losses = batch.sum(lambda forward: forward.losses) if reads_losses else batch.first.losses
     with tf1.variable_scope("balancing"):
         step = tf1.train.get_or_create_global_step()
@@ -106,8 +106,8 @@ def balance_losses(
         if weighs:
             weighted = {task: weights[task] * loss for task, loss in losses.items()}
     total = tf.add_n(list(weighted.values()))
-    # UPDATE_OPS run before the update. Without this order, the reported loss might be computed from
-    # variables that the update has already changed.
+    # UPDATE_OPS run before the update. If `total` were not in UPDATE_OPS, the reported loss might
+    # be computed from variables that the update has already changed.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
     moves = gradients, penalised_gradients, penalty, variables
     return Balanced(*moves, losses, weights, total, scaled, monitors)
@@ -127,7 +127,8 @@ def weigh_losses(
       {task: weighted loss, a scalar}.
 
     Raises:
-      UserError: the weighting returns no map, or not one scalar for each task.
+      UserError: the weighting does not return a map, or the map has no loss for a task, or a loss
+        of the map is not a scalar.
     """
     weighted = weighting(losses, step)
     where = f"the weighting {type(weighting).__name__}"
@@ -140,7 +141,7 @@ def weigh_losses(
 
 
 def _check_own(weighted: types.Tensors, losses: types.Tensors) -> None:
-    """Fail unless all weighted losses are scalars; warn of derivatives that the step drops."""
+    """Check that weighted losses are scalars; warn if one depends on the loss of another task."""
     for task, loss in losses.items():
         where, value = f"the weighted loss {task!r}", weighted[task]
         is_scalar = isinstance(value, tf.Tensor) and value.shape.is_compatible_with([])
@@ -164,6 +165,6 @@ def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:
 def hide_nan(loss: tf.Tensor) -> tf.Tensor:
     """Replace a NaN loss by 0, because Estimator would end the run at a NaN.
 
-    `Update.if_not_finite` says what happens in a step with a NaN.
+    The setting `Update.if_not_finite` decides how training reacts to a NaN.
     """
     return tf.where(tf.math.is_nan(loss), 0.0, loss)

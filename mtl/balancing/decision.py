@@ -19,7 +19,7 @@ from mtl.step import draws, step_state
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find the tasks that are present in a batch: those with a finite gradient that is not zero.
+    """Find the tasks that are present in a batch: tasks with a finite gradient that is not zero.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
@@ -34,8 +34,8 @@ def find_present(gramian: tf.Tensor) -> tf.Tensor:
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
     """Return NaN if the gradient of a task is not finite, else 0.
 
-    Methods of surgery get only tasks with finite gradients. Code adds the returned 0 or NaN to the
-    result of a method, so that the update sees the NaN.
+    Methods of surgery get only tasks with finite gradients. The caller adds the returned 0 or NaN
+    to the result of a method, so that the update notices a gradient that is not finite.
 
     Args:
       gramian: inner products of the tasks' gradients, [T, T].
@@ -55,8 +55,8 @@ def _find_taking_part(
     """Find the tasks whose gradients a method gets in this step, [T] bool.
 
     If a method takes inner products between gradients of different samples, the product of a task
-    with itself may be negative. For a method that compares samples, a task is present if its loss
-    is not 0.
+    with itself may be negative, so its sign does not show whether the task is present. For such a
+    method, a task is present if its loss is finite and not 0.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -111,8 +111,8 @@ def decide_weights(
         products = gramian()
         new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
-        # The update must see this NaN. In the state of the method, `assign_with_update` keeps the
-        # old values.
+        # The NaN in the weights shows the update that a gradient is not finite. In a step with a
+        # NaN, `assign_with_update` keeps the old state of the method.
         new["weights"] += mark_nonfinite(products)
         return new
 
@@ -120,8 +120,8 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
-        # The first step of a run decides, because there are no earlier weights; in `is_due`, the
-        # first step is not due.
+        # The first step of a run must decide, because no earlier weights exist. The condition of
+        # `is_due` would be False in the first step.
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
     for name, variable in variables.items():
         step_state.assign_with_update(variable, new[name])
@@ -160,7 +160,7 @@ def decide_once(
             places=places,
         )
         # The ops of a method are small and run in loops: a GPU takes longer to start such an op
-        # than a CPU takes to run it. The GPU's eigenvalues and solutions of linear systems were
+        # than a CPU takes to run it. On a GPU, eigenvalues and solutions of linear systems were
         # wrong if the norms of gradients differed by many orders of magnitude.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
@@ -199,15 +199,15 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     """Compute norms and cosines of the tasks' gradients, as scalars to monitor.
 
     Args:
-      gramian: inner products of the tasks' gradients, float64 [T, T]; NaN in steps that do not
-        compute them, whose scalars are all NaN.
+      gramian: inner products of the tasks' gradients, float64 [T, T]. In steps that do not compute
+        the inner products, `gramian` and all returned scalars are NaN.
       names: the names of the T tasks.
 
     Returns:
       {name: float32 scalar}: `surgery/norm/<task>`; `surgery/cosine/<task>/<task>` for each pair;
-      and `surgery/conflicts`, the share of pairs with a cosine below 0. A task without a gradient,
-      such as a task without labels in the batch, has no cosines: they are NaN, and the share leaves
-      them out.
+      and `surgery/conflicts`, the share of pairs with a cosine below 0. The cosines of a task
+      without a gradient, such as a task without labels in the batch, are NaN, and
+      `surgery/conflicts` leaves out the pairs of this task.
     """
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     products = norms[:, tf.newaxis] * norms
@@ -220,7 +220,7 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
     for (a, b), cosine in zip(pairs, cosines, strict=True):
         monitors[f"surgery/cosine/{names[b]}/{names[a]}"] = cosine
     conflicts, known = values < 0, tf.logical_not(tf.math.is_nan(values))
-    # 0 / 0 is NaN.
+    # If no pair of tasks has a cosine, the share is 0 / 0, which is NaN.
     monitors["surgery/conflicts"] = _count(conflicts) / _count(known)
     return monitors
 

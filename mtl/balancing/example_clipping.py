@@ -28,10 +28,10 @@ class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, with g_i the gradient of example i of B.
 
     A single example, even with a wrong label, adds at most `max_norm / B` to the norm of the
-    gradient. With noise, a step is as in Abadi et al., "Deep Learning with Differential Privacy",
-    2016, arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the
-    code computes no privacy budget. The loss of an example is the sum of its tasks' weighted
-    losses.
+    gradient. With noise, a step follows Abadi et al., "Deep Learning with Differential Privacy",
+    2016, arXiv:1607.00133. Unlike in the paper, batches come from shuffled data, not from random
+    draws, and the code computes no privacy budget. The loss of an example is the sum of its tasks'
+    weighted losses.
 
     One backward pass gives the norms of all examples' gradients, and the sum of the clipped
     gradients (Bu et al., "Differentially Private Optimization on Large Model at Small Cost", 2022,
@@ -136,7 +136,7 @@ class ExampleClipping(types.Surgery):
         scales = self._find_factors(
             _squared_norms(by_name.values(), _examples_of(forward).count), count
         )
-        # A variable has no entry if no loss depends on it.
+        # `by_name` has no entry for a variable on which no loss depends.
         columns = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
             column and gradient_forms.to_gradient(column.scaled(scales), variable)

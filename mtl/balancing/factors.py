@@ -70,11 +70,12 @@ class Factors:
     def multiply_pairs(self) -> tf.Tensor:
         """Compute the inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
-        # The entries are products of all pairs of columns, [sum of C, sum of C].
+        # Entry (c, d) is the inner product of the columns c and d of `left`, multiplied by the
+        # inner product of the columns c and d of `right`, [sum of C, sum of C].
         products = tf.linalg.matmul(left, left, transpose_a=True)
         products *= tf.linalg.matmul(right, right, transpose_a=True)
         owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
-        # The result has a sum over columns for each pair of tasks, [S, S].
+        # For each pair of tasks, the entries are summed over the columns of the tasks, [S, S].
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:

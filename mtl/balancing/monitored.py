@@ -24,12 +24,12 @@ from mtl.variables import patterns
 class Monitored(types.Surgery):
     """Wraps a surgery, and shows norms and cosines of the tasks' gradients every few steps.
 
-    Training stays the same. A step that shows values takes a further backward pass for each task. A
-    step that shows no values takes no further time, and its scalars are NaN. For an MLP with six
-    layers of 512 units and 16 tasks, showing values every 100 steps takes 14% of the training time
-    if gradients are taken by the parameters, and 3% by the representation. If every step of
-    `surgery.Combine` decides from its whole batch, `Combine` shows the same values without this
-    class.
+    Monitoring does not change the training. A step that shows values takes a further backward pass
+    for each task. A step that shows no values takes no further time, and its scalars are NaN. For
+    an MLP with six layers of 512 units and 16 tasks, showing values every 100 steps takes 14% of
+    the training time if gradients are taken by the parameters, and 3% by the representation. If
+    every step of `surgery.Combine` decides from its whole batch, `Combine` shows the same values
+    without this class.
 
     Attributes:
       surgery: the surgery that combines the gradients of the tasks.
@@ -96,7 +96,8 @@ class Monitored(types.Surgery):
             products = batch_gradients.rare_gramian(
                 "Monitored", self.every_steps, indices, is_due=is_due
             )
-            # Replicas cannot communicate in a branch. If every step is due, no branch is needed.
+            # Replicas cannot communicate in a branch of `tf.cond`. If every step is due, the
+            # products are built without a branch, so that replicas can communicate.
             is_always_due = self.every_steps == 1
             gramian = products() if is_always_due else tf.cond(is_due, products, lambda: unknown)
             # The products are computed before the update, which changes the global step and the

@@ -63,7 +63,7 @@ def add_penalties(
 def _find_tangents(
     batch: whole_batch.WholeBatch, share: float
 ) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
-    """Linearise each penalty around the means of the whole batch; None if the penalty is a mean.
+    """Linearise each penalty at the means of the whole batch; None if the penalty is a mean itself.
 
     A part has only some of the rows, so it cannot compute a function f of the whole batch's means
     m. The tangent `f(m) + f'(m) (x - m)` of f at m is linear: its sum over all parts has the value

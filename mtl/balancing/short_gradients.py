@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from mtl.deferred import tf
 
 _BLOCKS, _ROWS = 4, 64
-"""The largest number of blocks into which the root R is cut, and the least rows of a block.
+"""The largest number of blocks of the root R, and the least number of rows of a block.
 
 R is triangular, so blocks save multiplications by zeros. But many small matrix products take longer
 than a single product.
@@ -80,7 +80,8 @@ def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Te
 
 def _is_product(op: tf.Operation) -> bool:
     """Return True if an op multiplies two matrices, of which only the first is transposed."""
-    # In 16 bits, the gradient is rounded, and the inner products must include the rounding.
+    # Gradients in 16 bits are rounded, and inner products of short matrices would lack this
+    # rounding.
     if op.type != "MatMul" or op.get_attr("T") != tf.float32:
         return False
     return op.get_attr("transpose_a") and not op.get_attr("transpose_b")
@@ -113,7 +114,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return True if short gradients need fewer multiplications; one in float64 counts as two."""
+    """Return True if short gradients need fewer multiplications; those in float64 count twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     build_cost = num_tasks * height * width * (size + 2 * num_tasks)
     short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)

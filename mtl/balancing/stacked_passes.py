@@ -25,8 +25,8 @@ class StackedPasses:
     In the shared layers, the backward pass of each task has the same ops with the same weights;
     only the incoming gradient [B, H] differs. The incoming gradients of all tasks are stacked, [T,
     B, H], and each op runs once: one matrix product with [T B, H] takes less time than T products
-    with [B, H]. The ops of the backward passes show where the shared layers begin: in the heads,
-    they differ by task, because heads have different weights.
+    with [B, H]. The ops of the backward passes show where the shared layers begin: the ops of the
+    heads differ by task, because heads have different weights.
 
     Backward passes are stacked only if this module has a rule for each op of the shared layers. An
     op without a rule would need the backward passes of single tasks, in addition to the stacked
@@ -81,7 +81,7 @@ class StackedPasses:
 
     def _stack_tensors(self, tensors: _Tensors) -> tf.Tensor:
         queue = [tensors]
-        while queue:  # Not recursion: networks may be deep.
+        while queue:  # Recursion could exceed Python's limit in a deep network.
             current = queue.pop()
             if _list_names(current) in self._stacks:
                 continue
@@ -129,7 +129,7 @@ def _multiply_matrix(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tens
 
 
 def _scale_derivative(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Multiply a stack by an activation's derivative; ops such as `ReluGrad` do not broadcast."""
+    """Multiply a stack by an activation's derivative; ops such as `ReluGrad` cannot broadcast."""
     # The incoming gradient has the axis of tasks; the activation does not.
     (place,) = (n for n, operand in enumerate(inputs) if operand.shape.rank > example.shape.rank)
     ones = [tf.ones(example.shape) if n == place else operand for n, operand in enumerate(inputs)]
@@ -231,12 +231,12 @@ def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return a tensor of each task to stack, and its index among the inputs of the gradient.
+    """Return the tensors to stack, one for each task, and their input index in the gradient's op.
 
     The gradient of a weight matrix is a product of the layer's inputs, which all tasks share, and a
     task's incoming gradient. For a weight matrix, only the incoming gradients are stacked, so that
-    `short_gradients` still finds the matrix products. Gradients of other variables are stacked
-    themselves, with the index None.
+    `short_gradients` still finds the matrix products. For other variables, the gradients themselves
+    are stacked, and the index is None.
     """
     gradients = [gradient for gradient in column if gradient is not None]
     values = [
@@ -278,7 +278,8 @@ def _find_inputs(tensors: _Tensors) -> _Inputs:
         return []
     if rule.place is not None:
         return inputs if list(task_inputs) == [rule.place] else []
-    # With different ranks, broadcasting could match an axis of one task with the axis of tasks.
+    # If the ranks differed, broadcasting could align an axis of a single task's tensor with the
+    # axis of tasks in the stack.
     return (
         inputs
         if all(operands[0].shape.rank == example.shape.rank for operands in task_inputs.values())
@@ -304,14 +305,14 @@ def _match_inputs(tensors: _Tensors) -> _Inputs:
 
 
 def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
-    """Describe the op of a tensor, without the inputs."""
+    """Describe the op of a tensor, apart from the op's inputs."""
     op = tensor.op
     settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
     return op.type, settings, len(op.inputs), tensor.value_index
 
 
 def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
-    """Return True if two tensors are certainly equal, by their ops and inputs down to a depth."""
+    """Return True if ops and inputs, down to a depth, prove that two tensors are equal."""
     if first.name == second.name:
         return True
     # In a branch of `tf.cond`, placeholders stand for tensors from outside.

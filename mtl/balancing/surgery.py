@@ -71,10 +71,10 @@ class Sum(types.Surgery):
 class Combine(types.Surgery):
     """Combines the tasks' gradients g_t by a method, most often to a weighted sum `sum_t w_t g_t`.
 
-    The method combines gradients only for variables that several tasks share; the graph shows which
-    variables these are. A variable of a single task gets the gradient of this task's weighted loss.
-    A task that has no gradient in a batch, for example because the batch has no label of the task,
-    has no influence on the weights of the step.
+    The method combines gradients only for variables that several tasks share; the code finds these
+    variables in the graph. A variable of a single task gets the gradient of this task's weighted
+    loss. A task that has no gradient in a batch, for example because the batch has no label of the
+    task, has no influence on the weights of the step.
 
     Attributes:
       method: the method of surgery, a part of `mtl.balancing.methods`.
@@ -136,12 +136,12 @@ class Combine(types.Surgery):
 
     @property
     def _weighing_method(self) -> method_lib.Method:
-        """The setting `method`, for code that runs only if it decides weights of gradients."""
+        """The setting `method`, for code that runs only if the method is a `Method`."""
         return cast(method_lib.Method, self.method)
 
     @property
     def _choosing_method(self) -> method_lib.CoordinateMethod:
-        """The setting `method`, for code that runs only if it is a `CoordinateMethod`."""
+        """The setting `method`, for code that runs only if the method is a `CoordinateMethod`."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
@@ -190,8 +190,8 @@ class Combine(types.Surgery):
         # - by decisions, if weights are decided at some steps only, or from samples of the batch.
         #   The decision then takes separate gradients of single tasks. The update takes one pass of
         #   the weighted losses, which is the only backward pass of a step without a decision;
-        # - by weights, if every step decides from its whole batch. The gradients that decide are
-        #   then also the gradients that are summed for the update.
+        # - by weights, if every step decides from its whole batch. The same gradients then
+        #   determine the weights and are summed for the update.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing_method.samples > 1:
@@ -199,7 +199,8 @@ class Combine(types.Surgery):
         else:
             combine = self._combine_by_weights
         gradients, monitors = combine(batch_gradients, losses)
-        # The losses of the replicas add up to the loss of the whole batch, and so do the gradients.
+        # The losses of the replicas add up to the loss of the whole batch, so their gradients add
+        # up, too.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
     def _check_tasks(
@@ -242,7 +243,7 @@ class Combine(types.Surgery):
     def _combine_by_weights(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Decide weights of the tasks from whole gradients, and sum these gradients."""
+        """Decide weights from the tasks' gradients of the whole batch, and sum these gradients."""
         compare = (
             self._compare_parameters if self.on == "parameters" else self._compare_representation
         )
@@ -269,7 +270,7 @@ class Combine(types.Surgery):
     def _track_gradients(
         self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of averages, their inner products, and the products for the method."""
+        """Return leaves of averaged gradients, their inner products, and those for the method."""
         names = [patterns.variable_name(tasks.variables[n]) for n in indices]
         leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:
@@ -286,8 +287,9 @@ class Combine(types.Surgery):
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        # The weights need products over all parts of the batch, and the gradients need the weights.
-        # So the slices are passed twice; only the second pass runs their UPDATE_OPS.
+        # The weights need inner products over all parts of the batch, and the combined gradients
+        # need the weights. So two passes go over the slices, and only the second pass runs the
+        # UPDATE_OPS of the slices.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
@@ -313,8 +315,8 @@ class Combine(types.Surgery):
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, indices, self._take_deciding
         )
-        # With two samples, this block has the products of the first sample with the second; with
-        # one sample, it is the whole matrix.
+        # With several samples, this block has the inner products between the first and the second
+        # sample's gradients. With one sample, the block is the whole matrix.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
         def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -333,7 +335,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part of the batch with the losses that decide: of all rows, or of samples."""
+        """Return a part whose losses decide the weights: the losses of all rows, or of samples."""
         if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -352,8 +354,8 @@ class Combine(types.Surgery):
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Combine the tasks' gradients by a method that treats each coordinate separately."""
-        # A choice by coordinate has no weights. So shared variables outside of `scopes` get the sum
-        # of the tasks' gradients.
+        # A `CoordinateMethod` decides no weights. So shared variables outside of `scopes` get the
+        # sum of the tasks' gradients.
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = batch_gradients.sum_gradients()
@@ -404,7 +406,8 @@ class Combine(types.Surgery):
         """Combine the gradients [S, ...] of the present tasks, which are marked by a bool [S]."""
 
         def choose_some() -> tf.Tensor:
-            # In a trimmed mean, for example, the zeros of an absent task would count as values.
+            # The method must not see absent tasks: in a trimmed mean, for example, the zeros of an
+            # absent task would count as values.
             present_evidence = (
                 evidence if evidence is None else tf.boolean_mask(evidence, is_present)
             )

@@ -197,7 +197,8 @@ class TaskGradients:
         """
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
-        # The code checks only which of these gradients exist; no step runs them.
+        # The code checks only which of the gradients `below` are None; no step computes their
+        # values.
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
@@ -246,7 +247,7 @@ class TaskGradients:
         ]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return the leaves of the representation or, without a representation, of some variables.
+        """Return gradients by the representation or, without one, by some variables, as leaves.
 
         Args:
           compared: the indices of the variables by which gradients are taken; not used if there is
@@ -261,7 +262,7 @@ class TaskGradients:
         return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
-        """Compute inner products of gradients by some variables, and return the built leaves.
+        """Compute inner products of gradients by some variables; also return gradients as leaves.
 
         For a variable whose gradients are not built, the weighted sum of the tasks' gradients needs
         a backward pass of the weighted losses.
@@ -274,8 +275,8 @@ class TaskGradients:
           whose gradients were built.
         """
         columns = [self.at_variables[n] for n in compared]
-        # For a gradient that is not built, the pass of the weighted losses takes two matrix
-        # products: for the layer's input and its weight.
+        # If a gradient is not built, the pass of the weighted losses takes two more matrix
+        # products, for the gradients by the layer's input and by its weight.
         gramian, leaves = multiply_columns(columns, len(self.losses), products_elsewhere=2)
         return gramian, {compared[place]: leaf for place, leaf in leaves.items()}
 
@@ -419,7 +420,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return the combined gradients, and for other variables those of weighted losses.
+        """Return the combined gradients and, for other variables, gradients of the weighted losses.
 
         Args:
           tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.

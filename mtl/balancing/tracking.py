@@ -27,7 +27,7 @@ def track_gradients(
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
       names: for each leaf, the name under which its averages are saved.
-      num_tasks: T.
+      num_tasks: T, the number of all tasks.
       rate: the rate of the averages, in (0, 1]; with 1, the average is the gradient of the step.
 
     Raises:

@@ -14,13 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
-# The distance between the keys of two sizes; TensorFlow's keys, which count collective ops, are
-# smaller.
+# The distance between the instance keys for two sizes. TensorFlow's keys are smaller than this
+# distance, because they count collective ops.
 _KEYS_APART = 2**20
 
 
 def install() -> None:
-    """Let gathers in graph mode take any number of rows; eager gathers already do."""
+    """Let gathers in graph mode take any number of rows; eager gathers need no change."""
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
@@ -41,7 +41,7 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         index = tf.searchsorted(sizes, [count])[0]
         size, next_key = sizes[index], launcher._next_instance_key
         padding = tf.zeros(tf.concat([[size - count], inner], 0), rows.dtype)
-        # Replace the method that returns keys, only while the op is built.
+        # While the op is built, replace the method that returns its instance key.
         launcher._next_instance_key = lambda: next_key() + index * _KEYS_APART
         try:
             padded = all_gather(launcher, tf.concat([rows, padding], 0), options)

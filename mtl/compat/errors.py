@@ -26,7 +26,8 @@ def naming(piece: str) -> Iterator[None]:
     """Turn errors about imports and missing names in a `with` block into a CompatError.
 
     Args:
-      piece: the package, or the name in TensorFlow, that the block prepares, for the error message.
+      piece: the package, or the name in TensorFlow, that the block imports or changes, for the
+        error message.
 
     Raises:
       CompatError: a package is missing, or this TensorFlow lacks a name that the block needs.

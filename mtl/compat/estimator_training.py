@@ -37,13 +37,14 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
       tf_config: the content of TF_CONFIG; {} if it is not set.
 
     Raises:
-      UserError: TF_CONFIG has a cluster beside `remote_cluster`, or a strategy is set twice.
+      UserError: both TF_CONFIG and `remote_cluster` have a cluster, or a strategy is set both in
+        RunConfig and in its `experimental_distribute`.
     """
     for phase in _VERBS:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     remote = getattr(config._experimental_distribute, "remote_cluster", None)
-    # Start with the settings of a single process, to which the branches add a cluster.
+    # Start with the settings of a single process. The branches below add a cluster.
     config._init_distributed_setting_from_environment_var({})
     config._distribute_coordinator_mode = None
     if config._train_distribute and remote:
@@ -91,7 +92,8 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
       estimator: the Estimator, whose RunConfig has the mode of the coordinator.
       train_spec: a TrainSpec.
       eval_spec: an EvalSpec.
-      executor_cls: Estimator's `_TrainingExecutor`, which evaluates in the evaluator.
+      executor_cls: Estimator's class `_TrainingExecutor`, which runs the evaluations in the
+        evaluator's process.
     """
     config = estimator.config
     mode = config._distribute_coordinator_mode
@@ -197,7 +199,8 @@ def _copy_for_worker(estimator, phase: str, strategy) -> tuple[Any, Any]:
     setattr(local._config, f"_{phase}_distribute", strategy)
     setattr(local, f"_{phase}_distribution", strategy)
     _set_place(local._config, context)
-    # The copy of the Estimator already runs under the coordinator, and must not start another one.
+    # The copy of the Estimator already runs under the coordinator, and must not start another
+    # coordinator.
     local._config._distribute_coordinator_mode = None
     logging.info("This worker's RunConfig: %s", vars(local._config))
     return local, context

@@ -17,8 +17,8 @@ class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
     """Saves and restores the state of all iterators in separate checkpoints.
 
     The states of the iterators are in the folder of the model: `input.ckpt-<step>`, or, if several
-    workers train, `input_<task type>_<task id>.ckpt-<step>`. The states of the iterators are
-    written as often as RunConfig saves checkpoints.
+    workers train, `input_<task type>_<task id>.ckpt-<step>`. The states of the iterators are saved
+    as often as RunConfig saves checkpoints of the model.
 
     Args:
       estimator: the Estimator that trains.

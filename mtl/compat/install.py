@@ -16,7 +16,7 @@ from mtl.compat import errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
 _HOOK = "CheckpointInputPipelineHook"
-# Matches TensorFlow's copies of its own namespace, such as compat.v1.compat.v2.
+# Matches the names of TensorFlow's modules that repeat its namespace, such as compat.v1.compat.v2.
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
 _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
@@ -43,7 +43,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def _restore_export_names() -> None:
-    """Let `tf_export` know the API name "estimator", which TensorFlow 2.16 has removed."""
+    """Add the API name "estimator", which TensorFlow 2.16 has removed, to `tf_export` again."""
     from tensorflow.python.util import tf_export
 
     if hasattr(tf_export, "ESTIMATOR_API_NAME"):

@@ -88,7 +88,7 @@ def guard() -> None:
 
 
 def how_to_get() -> str:
-    """Return instructions for the user to make `tf.keras` Keras 2."""
+    """Return instructions for the user, after which `tf.keras` is Keras 2."""
     if importlib.util.find_spec("tf_keras") is None:
         minor = versions.minor(versions.installed("tensorflow"))
         return f"pip install 'tf-keras~={minor}.0' (the extra 'heads')."
@@ -127,6 +127,6 @@ def _replace(function: Callable, replacement: Callable) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
-                # Every module that imports the function by name has a reference to replace.
+                # Every module that imports the function by name holds a separate reference to it.
                 if value is function:
                     setattr(module, key, replacement)

@@ -16,8 +16,8 @@ from typing import cast
 _ESTIMATOR = "tensorflow_estimator.python.estimator"
 
 STAND_INS = {
-    # Needed for the distribute coordinator: `estimator`, `run_config` and `training` import this
-    # module.
+    # Needed for the distribute coordinator: the modules `estimator`, `run_config` and `training` of
+    # tensorflow_estimator import this module.
     "tensorflow.python.distribute.estimator_training": "mtl.compat.estimator_training",
     # Needed for TPUs: tpu_estimator imports these modules, but TPUEstimator(use_tpu=False) does not
     # call them.
@@ -41,7 +41,7 @@ ALIASES = {
     "tensorflow.python.tpu.tpu_estimator": f"{_ESTIMATOR}.tpu.tpu_estimator",
     "tensorflow.python.tpu.util": f"{_ESTIMATOR}.tpu.util",
 }
-"""{dropped name of a module: its name in tensorflow_estimator}; also for submodules."""
+"""{dropped name of a module: its name in tensorflow_estimator}; submodules are renamed, too."""
 
 
 def install() -> None:

@@ -15,7 +15,7 @@ def __getattr__(name: str) -> type:
 
 
 class _NeedsTPU:
-    """Base of the stand-ins for classes of TPUs; making an instance fails."""
+    """The base of the stand-ins for classes of TPUs; creating an instance raises an error."""
 
     def __init__(self, *args, **kwargs):
         raise errors.CompatError(

@@ -59,8 +59,8 @@ class Heartbeat:
         # Write at least ten heartbeats in each timeout, so that a single failed write does no harm.
         self._timeout, self._interval = timeout_secs, min(1.0, timeout_secs / 10)
         self._watched, self._beside = tuple(watched), tuple(beside)
-        # The folder may have heartbeats of an earlier run, so only a change shows that a process
-        # lives.
+        # The folder may have heartbeats of an earlier run, so only a changed file shows that a
+        # process is alive.
         self._signs = {other: self._read(other) for other in (*watched, *beside)}
         self._silent = dict.fromkeys(self._signs, 0.0)
         self._lost: set[str] = set()
@@ -121,7 +121,7 @@ class Heartbeat:
         return self._signs[other].get("phase") if other in self._fresh else None
 
     def find_stopped(self) -> str | None:
-        """Return the first watched process that got a request to stop; None if there is none."""
+        """Return the first watched process that was asked to stop; None if no process was."""
         return next((other for other in self._watched if self.read_phase(other) == STOPPED), None)
 
     def end_process(self, phase: str) -> NoReturn:
@@ -163,7 +163,7 @@ class Heartbeat:
             self._tell_if_lost(other, phase, silent_secs)
         elif phase == FAILED:
             self._give_up(f"{other} {FAILED}")
-        elif silent_secs > self._timeout and phase == STOPPED:  # There was time to save.
+        elif silent_secs > self._timeout and phase == STOPPED:  # This process had time to save.
             self._give_up(f"{other} {STOPPED}")
         elif silent_secs > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent_secs:.0f} s")
@@ -188,7 +188,7 @@ class Heartbeat:
     def _write_beat(self) -> None:
         path = os.path.join(self._folder, self._name)
         with self._writing:
-            # The counter makes each heartbeat differ from the last one in the same phase.
+            # The counter makes each heartbeat differ from the previous heartbeat of the same phase.
             self._beats += 1
             # Do not name the file *.partial: the chief removes such files at its start, while other
             # processes may already run.

@@ -40,7 +40,7 @@ class Interruption:
         return self.signal is not None
 
     def request(self, number: int, frame: object = None) -> None:
-        """Record a request to stop, as a handler of signals.
+        """Record a request to stop; Python calls this method when the process gets a signal.
 
         Args:
           number: the number of the signal that the process has received.
@@ -60,7 +60,7 @@ class Interruption:
         Raises:
           SystemExit: always.
         """
-        number = self.signal or signal.SIGTERM  # None if another process got the signal.
+        number = self.signal or signal.SIGTERM  # Another process may have got the signal.
         _log.info("Stopped by %s %s. Start again to go on.", signal.Signals(number).name, what)
         raise SystemExit(128 + number)
 

@@ -42,7 +42,7 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster; only for code that runs in a process of a cluster, where it is not None."""
+        """The attribute `cluster`, for code that runs only in processes of a cluster."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property
@@ -141,7 +141,7 @@ class Distribution:
         several GPUs are visible, else "none".
       devices: names such as "/gpu:0", for "mirrored"; empty uses every visible GPU. "/cpu:0" and
         "/cpu:1" split the processor, to try a strategy without GPUs. On several machines, each
-        process uses all GPUs that CUDA_VISIBLE_DEVICES makes visible; without GPUs, it is one
+        process uses all GPUs that CUDA_VISIBLE_DEVICES makes visible; a process without GPUs is one
         replica.
       communication: sets how replicas exchange tensors.
       resources: limits the threads and the GPU memory of a process.
@@ -233,7 +233,7 @@ class Distribution:
         return strategy, config
 
     def _check_replicas(self, place: Place, made: int) -> None:
-        """Fail if TensorFlow made another number of replicas than take parts of a batch."""
+        """Fail unless TensorFlow made exactly one replica for each part of a batch."""
         # MultiWorkerMirroredStrategy chooses its devices itself. A part of a batch without a
         # replica would never be trained.
         rule = f"give {made} replicas, as TensorFlow makes for {place.strategy!r}, not "
@@ -243,7 +243,7 @@ class Distribution:
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
         """Return the settings that cut embedding tables into shards for parameter servers."""
-        # With servers = 0, tables are not cut.
+        # If `servers` is 0, tables are not cut.
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
@@ -280,7 +280,8 @@ class Distribution:
         if strategy == MIRRORED:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
             checks.require(bool(gpus or self.devices), "Distribution.strategy", "have GPUs", 0, fix)
-        # The processor has as many parts as there are devices; the first parts need not be used.
+        # The processor is split into as many parts as `devices` has entries, so a part may be
+        # unused.
         cpus = [f"/cpu:{n}" for n in range(len(self.devices))]
         for device in self.devices:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}. Processor: {', '.join(cpus)}."

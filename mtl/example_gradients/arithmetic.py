@@ -1,4 +1,4 @@
-"""Rules for the layout of examples after elementwise ops, products, sums and image ops."""
+"""Finds the output layouts (`layouts.Layout`) of elementwise ops, products, sums and image ops."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def _batch_norm(facts: Given) -> list[State] | None:
     if facts.states[0] is not layout or len(facts.placed) > 1:
         return None
     if layout.axis == channels:
-        # Each channel is one example here, and so are the moments of the channel. The scales must
-        # be equal for all examples.
+        # Here, each channel is an example, so the moments of a channel belong to one example. The
+        # scales must be equal for all examples.
         fits = all(facts.is_even(tensor) for tensor in op.inputs[1:])
     else:
         # In training, the moments depend on all examples of the batch.
         fits = not op.get_attr("is_training") and facts.is_free(1, 2, 3, 4)
     if not fits:
         return None
-    # The other outputs are the moments of the channels.
+    # The other outputs of batch norm are the moments of the channels.
     others: list[State] = [DATA if layout.axis == channels else None] * (len(op.outputs) - 1)
     return [facts.placed_at(facts.output, layout.axis, layout.dims), *others]
 
 
 def _along_last(facts: Given) -> list[State] | None:
-    """Return the output layout of an op along the last axis."""
+    """Return the output layout of an op that works along the last axis, such as a softmax."""
     layout, rank = facts.layout, facts.op.inputs[0].shape.rank
     others = facts.is_free(*range(1, len(facts.states)))
     return facts.to(layout.axis, layout.dims) if layout.axis < rank - 1 and others else None
@@ -120,7 +120,7 @@ def _place_reduction(facts: Given) -> list[State] | None:
 
 
 def _added_up(facts: Given) -> list[State] | None:
-    """Return the state of the output of a reduction over the axis of examples; None if unknown."""
+    """Return the output state of a reduction over the axis of examples; None if it is unknown."""
     # The gradient of a sum by an example does not depend on other examples, but the gradient of a
     # maximum or a product does.
     is_sum = facts.op.type in ("Mean", "Sum") and facts.is_moved and not facts.layout.owner
@@ -135,7 +135,7 @@ def _place_matmul(facts: Given) -> list[State] | None:
     kept_axes = (
         2 - transposes[0],
         1 + transposes[1],
-    )  # The axes of M and N, from the end.
+    )  # The axes of M and N in the inputs, counted from the end.
     places = set()
     for place, layout in facts.placed:
         from_end = op.inputs[place].shape.rank - layout.axis
@@ -154,7 +154,7 @@ def _place_matmul(facts: Given) -> list[State] | None:
 def _place_einsum(facts: Given) -> list[State] | None:
     equation = facts.op.get_attr("equation").decode().replace(" ", "")
     terms, _, result = equation.partition("->")
-    # With an ellipsis or an implicit result, the letters do not show all axes.
+    # If the equation has an ellipsis or no result, its letters do not show all axes.
     if "." in equation or "->" not in equation:
         return None
     terms = terms.split(",")
@@ -186,7 +186,7 @@ def _place_segments(facts: Given) -> list[State] | None:
     if facts.states[0] is not layout or not layout.owner or layout.axis:
         return None
     ragged = facts.known.list_of(layout)
-    # The values of a list become one row of an example, [N, ...] -> [B, ...].
+    # The values of each list become a single row for the list's example, [N, ...] -> [B, ...].
     is_plain = layout.outer == layout.inner == sizes.ONE
     if not is_plain or not (lists.is_rows(segments, ragged) and lists.is_count(count, ragged)):
         return None

@@ -30,7 +30,7 @@ class Gradients:
       rows: B as an int; None if unknown while the graph is built.
 
     Attributes:
-      unknown: the names of variables with a use for which there is no rule.
+      unknown: the names of variables that some op uses in a way for which this package has no rule.
       gap: the name of the first op after which the layout of examples is unknown; None if there is
         no such op.
     """
@@ -67,7 +67,8 @@ class Gradients:
           depend on the output.
         """
         outputs = {use.output.name: use.output for group in self._uses.values() for use in group}
-        # A gradient by the variables would be a sum over the examples.
+        # The losses are differentiated by outputs, because a gradient by a variable would be a sum
+        # over the examples.
         gradients = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, gradients, strict=True))
 
@@ -95,8 +96,8 @@ class Gradients:
     ) -> gradient_forms.ExampleGradients:
         parts = [self._of_use(use, cotangents[use.output.name]) for use in variable_uses]
         is_alike = len({type(part) for part in parts}) == 1
-        # If all uses have the same kind, and read the variable itself, they are joined without
-        # building gradients.
+        # If all uses have the same kind, and read the variable itself, their gradients are joined
+        # in this form, without building them.
         if is_alike and all(use.is_plain for use in variable_uses):
             return gradient_forms.join_gradients(parts)
         return self._differentiate_through(variable_uses, parts)
@@ -113,11 +114,12 @@ class Gradients:
             self._by_example(values, use.placed, [size])
             for values, size in zip(factors, sides, strict=True)
         ]
-        # For inputs [.., P], a kernel is [P, Q]; if the op transposes the kernel, it is [Q, P].
+        # For inputs [.., P], the kernel is [P, Q] or, if the op transposes the kernel, [Q, P].
         if use.kind == uses.MATRIX:
             return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
         products = gradient_forms.Products(*pair)
-        # Norms of products cost a [T, T] matrix for each example; a convolution has T places.
+        # Norms of gradients in the form `Products` cost a [T, T] matrix for each example. For a
+        # convolution, T is the number of positions in the output image.
         return products.built() if _is_smaller_built(use) else products
 
     def _by_example(
@@ -167,8 +169,8 @@ class Gradients:
         ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
-            # Each value of a ragged tensor may look up several rows. A batch of empty lists has no
-            # owners.
+            # Each value of a ragged tensor may look up several rows. If all lists of the batch are
+            # empty, `owners` is empty, and the divisor must not be 0.
             places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
             return tf.cast(tf.repeat(owners, places), tf.int64)
         before, count = self._num_before(ids, layout), self._batch_size
@@ -186,7 +188,7 @@ class Gradients:
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
-        # `uses` accepts only uses with a known core shape.
+        # The core shape is known, because `uses` leaves out parameters with unknown sizes.
         core = cast(list[int], uses.core_shape(use.parameter))
         # The shape is [B, T, *core], because a parameter may be used at T places of an example.
         by_place = self._by_example(cotangent, use.placed, core)
@@ -197,7 +199,7 @@ class Gradients:
         self, variable_uses: Sequence[uses.Use], parts: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
         """Backpropagate gradients of examples from functions of a variable to the variable."""
-        # `Rows`, the only other kind, need no continuation.
+        # The form `Rows` does not occur here, because lookups always read the variable itself.
         built = [
             part.built()
             if isinstance(part, gradient_forms.Products)
@@ -226,7 +228,7 @@ def _can_add(variable_uses: Sequence[uses.Use]) -> bool:
 
 
 def _find_widths(use: uses.Use) -> tuple[int, int]:
-    """Return the number of inputs and the number of outputs of a weight."""
+    """Return the number of input units and the number of output units of a kernel."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):
         return outputs, *inputs

@@ -1,4 +1,4 @@
-"""An op, and the layouts of its inputs, for the rules in `arithmetic` and `movement`."""
+"""The argument of the rules in `arithmetic` and `movement`: an op with its inputs' layouts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DRAWS = _split_words(
 
 
 class Known(Protocol):
-    """Facts about the tensors before an op; see `proof.Proof`.
+    """The proven facts about the tensors before an op, which rules read; see `proof.Proof`.
 
     Attributes:
       count: B, the number of examples; a symbol if the number is unknown.
@@ -107,7 +107,7 @@ class Given:
           place: the index of an input whose entries are sizes, such as the new shape of a reshape.
 
         Returns:
-          A size for each entry, with None for unknown entries; None if nothing is known.
+          A size for each entry, with None for unknown entries; None if no entry is known.
         """
         return sizes.infer_sizes(self.op.inputs[place], self.known.dims)
 
@@ -122,8 +122,8 @@ class Given:
         Args:
           axis: the axis of the outputs, from 0.
           dims: sizes for axes whose static size is unknown; None leaves them unknown.
-          outer: how often the outputs repeat the batch along the axis of the examples; by default,
-            as often as the input.
+          outer: the number of times that the outputs repeat the batch along the axis of the
+            examples; by default, the number for the first input with a layout.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
@@ -140,8 +140,8 @@ class Given:
           output: the output.
           axis: the axis of the output, from 0.
           dims: sizes for axes whose static size is unknown, as in the method `to`.
-          outer: how often the output repeats the batch along the axis of the examples, as in the
-            method `to`.
+          outer: the number of times that the output repeats the batch along the axis of the
+            examples, as in the method `to`.
         """
         axis_sizes = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(axis_sizes)]):
@@ -186,4 +186,4 @@ def _are_equal(values: np.ndarray | None) -> bool:
 
 
 Rule = Callable[[Given], list[State] | None]
-"""A function from an op with a layout in an input to the states of its outputs, or None."""
+"""A function from an op to the states of its outputs; None if the rule cannot find the states."""

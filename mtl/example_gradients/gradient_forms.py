@@ -30,7 +30,7 @@ class ExampleGradients(Protocol):
         """Compute the squared norm of each gradient, [B]."""
 
     def scaled(self, factors: tf.Tensor) -> ExampleGradients:
-        """Multiply each gradient by its factor, [B]."""
+        """Multiply the gradient of each example by its factor; `factors` is [B]."""
 
     def total(self) -> tf.Tensor:
         """Sum the gradients over the examples."""
@@ -87,7 +87,7 @@ class Products(NamedTuple):
         return self._replace(cotangents=self.cotangents * factors[:, tf.newaxis, tf.newaxis])
 
     def total(self) -> tf.Tensor:
-        # One product of [B T, P] and [B T, Q] sums over places and examples.
+        # One matrix product of [B T, P] and [B T, Q] sums over places and examples at once.
         inputs, cotangents = (tf.reshape(factor, [-1, factor.shape[-1]]) for factor in self)
         return tf.linalg.matmul(inputs, cotangents, transpose_a=True)
 
@@ -135,7 +135,7 @@ class Rows(NamedTuple):
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        # `total` calls the same op, so `slots` are row indices of its result.
+        # `total` also calls `tf.unique` on the ids, so `slots` are row indices of its result.
         _, slots = tf.unique(self.ids)
         along = tf.reduce_sum(self.values * tf.gather(total, slots), axis=1)
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
@@ -161,13 +161,13 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
-        # Several uses of a weight in an example are further places T.
+        # If an example uses a weight several times, each use adds places to the axis T.
         return Products(*(tf.concat(tensors, axis=1) for tensors in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]
         ids, examples, values = (tf.concat(tensors, axis=0) for tensors in columns)
         return Rows(ids, examples, values, parts[0].batch_size)
-    plain = typing.cast(Sequence[Plain], parts)  # The only other form.
+    plain = typing.cast(Sequence[Plain], parts)  # `Plain` is the only other form.
     return Plain(tf.add_n([part.gradients for part in plain]))
 
 
@@ -196,7 +196,7 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     """
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
-    # `total` calls the same op, so rows and sums have the same order.
+    # `total` also calls `tf.unique` on the ids, so rows and sums have the same order.
     rows, _ = tf.unique(part.ids)
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 

@@ -99,10 +99,10 @@ class Layout:
 
 
 TOTAL = "a sum over examples"
-"""The state of a sum over examples, of values that depend on variables."""
+"""The state of a tensor that is a sum over examples, of values that depend on variables."""
 EVEN = "draws or equal entries, alike wherever examples lie"
 DATA = "data of any examples"
-"""The state of values that do not depend on variables; a TOTAL may be multiplied by them."""
+"""The state of data that do not depend on variables; a tensor may multiply a TOTAL by such data."""
 UNKNOWN = "not known"
 
 State = Layout | str | None

@@ -19,7 +19,7 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
     """Return True if a tensor is the number of rows of a ragged tensor."""
-    # If both numbers are constants, there is no op to compare.
+    # If both numbers are constants, the numbers are compared, because no op computes them.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
@@ -45,7 +45,7 @@ def _is_made(
     """
     origin = ragged.row_splits
     with tf.Graph().as_default():
-        value = tf.get_static_value(origin)  # TensorFlow folds constants.
+        value = tf.get_static_value(origin)  # For constants, TensorFlow builds other ops.
         splits = (
             tf1.placeholder(origin.dtype, origin.shape) if value is None else tf.constant(value)
         )

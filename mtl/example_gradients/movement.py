@@ -1,4 +1,4 @@
-"""Rules for the layout of examples after reshapes, transposes, slices, lookups and the like."""
+"""Finds the output layouts (`layouts.Layout`) of reshapes, transposes, slices, lookups and more."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _place_packed(facts: Given) -> list[State] | None:
 
 
 def _are_aligned(facts: Given, arguments: int) -> bool:
-    """Return True if all inputs except the last `arguments` have the same layout."""
+    """Return True if all inputs have the same layout, except the last `arguments` inputs."""
     layout, count = facts.layout, len(facts.states) - arguments
     return all(
         (state.axis, state.key) == (layout.axis, layout.key)
@@ -178,7 +178,8 @@ def _trace_axes(
         elif masks["new_axis"] & bit:
             remaining.append(None)
         else:
-            # Only the slice `:` keeps the axis whole for every size of the batch.
+            # Among the indices of a slice, only `:` keeps the axis whole for every size of the
+            # batch.
             is_whole = masks["begin"] & bit and masks["end"] & bit and step == 1
             sliced_axes += [] if is_whole else [axis]
             remaining += [] if masks["shrink_axis"] & bit else [axis]
@@ -190,7 +191,8 @@ def _place_slice(facts: Given) -> list[State] | None:
     layout, begin, size = facts.layout, facts.static(1), facts.static(2)
     if begin is None or size is None or facts.states[0] is not layout:
         return None
-    # A size of -1 means up to the end. With any other size, a larger batch would be sliced.
+    # In a Slice, the size -1 takes all entries up to the end. Any other size would cut a larger
+    # batch.
     is_whole = begin[layout.axis] == 0 and size[layout.axis] == -1
     return facts.to(layout.axis) if is_whole else None
 

@@ -77,7 +77,7 @@ class Proof:
           tensor: a tensor between the batch and its losses.
 
         Returns:
-          The layout of examples, or of the values of a ragged tensor; None if it is not proved.
+          The layout of examples, or of the values of a ragged tensor; None if no layout is proved.
         """
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
@@ -103,10 +103,10 @@ class Proof:
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return the proven layout of a tensor, a `layouts.State`.
+        """Return the `layouts.State` of a tensor, such as its proven layout.
 
         Args:
-          tensor: any tensor; without a dependence on the batch, its state is None.
+          tensor: any tensor; if the tensor does not depend on the batch, its state is None.
         """
         return self._states.get(tensor.name)
 
@@ -193,7 +193,7 @@ class Proof:
         return upstream
 
     def _lies_like_input(self, gradient: tf.Tensor | None, tensor: tf.Tensor) -> bool:
-        """Return True if a gradient has the layout of its input, or does not exist."""
+        """Return True if the gradient by an input has the input's layout, or does not exist."""
         if gradient is None or self.state(tensor) is None:
             return True
         pair = sizes.all_known([self.find_layout(gradient), self.find_layout(tensor)])
@@ -231,7 +231,7 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Find the states of an op's outputs from its inputs; set `gap` at an op without proof."""
+        """Find the states of an op's outputs; set `gap` if an output has no proven state."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states
@@ -273,7 +273,7 @@ class Proof:
         return _add_leading(ops, tied)
 
     def _is_by_example(self, loss: tf.Tensor) -> bool:
-        """Return True if a loss is [B], a value for each example, or a sum over examples."""
+        """Return True if a loss has a value for each example, [B], or is a sum over examples."""
         state = self.state(loss)
         if isinstance(state, layouts.Layout):
             return state == self.examples(0, state.dims[:1])
@@ -283,7 +283,8 @@ class Proof:
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
     """Extend a set of op names by the names of all ops that lead to these ops."""
     op_names, leading = {op.name for op in ops}, set(names)
-    # Consumers of an op are built after it, so one pass from the end finds all ops.
+    # The consumers of an op are built after the op, so a single pass over `ops` from the end finds
+    # all ops that lead to `names`.
     for op in reversed(ops):
         users = (user.name for out in op.outputs for user in out.consumers())
         if any(name in leading and name in op_names for name in users):
@@ -315,4 +316,4 @@ _LINEAR: dict[str, Callable[[list[int]], bool]] = {
     **dict.fromkeys(("Select", "SelectV2"), lambda places: 0 not in places),
     "MaxPoolGrad": lambda places: places == [2],
 }
-"""{op: a function that returns True if the op is linear in its inputs with some indices}."""
+"""{op: a function that returns True if the op is linear in the inputs with the given indices}."""

@@ -33,7 +33,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
     states = _apart_from_layouts(facts)
     if states is None and facts.placed:
         states = _by_rule(facts)
-    # If an op overrides the gradient of its type, the rule is not valid for its gradient.
+    # If an op overrides the gradient of its type, the rule proves nothing about this gradient.
     if states and "_gradient_op_type" in op.node_def.attr and is_moved:
         return states if known.is_apart_back(op, states) else None
     return states
@@ -92,7 +92,8 @@ def _are_lengths(facts: Given) -> bool:
 
 def _place_total(facts: Given) -> list[State] | None:
     """Find the state of the output of an op that has a sum over examples as an input."""
-    # After a StopGradient, a sum has no gradient, which could mix examples.
+    # A StopGradient drops the gradient of a sum over examples, so this gradient cannot mix
+    # examples.
     if facts.op.type == "StopGradient":
         return [DATA]
     is_total = _TOTAL_IF.get(facts.op.type, lambda facts: False)
@@ -117,7 +118,7 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(("ExpandDims", "Mean", "Reshape", "Squeeze", "Sum"), _is_first),
     "Mul": _is_one,
 }
-"""{op: a function that returns True if the output is a sum over examples, like an input}."""
+"""{op: a function that returns True if the output of the op is a sum over examples}."""
 
 
 def _place_spread(facts: Given) -> list[State] | None:
@@ -141,5 +142,5 @@ def _place_spread(facts: Given) -> list[State] | None:
 def _find_batch(dims: sizes.Known, count: sizes.Size) -> int | None:
     """Return the only axis whose size is certainly B; None if there is no such axis."""
     places = [n for n, size in enumerate(dims) if size == count]
-    # If B is a number, another size may equal B by chance.
+    # If B is a known number, another size may be equal to B by chance.
     return places[0] if count.unknown and len(places) == 1 else None

@@ -43,8 +43,9 @@ class Use(NamedTuple):
       kind: the kind of the use, a constant of this module.
       op: the op that combines the variable with examples.
       place: the index of the input that comes from the variable.
-      reads: the read values of the variable on which this input depends; () for rows of a table.
-      is_plain: True if the input is the value of the variable, without ops in between.
+      reads: the values read from the variable on which the input `place` depends; () for lookups of
+        table rows.
+      is_plain: True if the input `place` is the value of the variable, without ops in between.
       layout: the layout of examples, or of values of a ragged tensor, in the output; None if
         unknown.
       of_list: the ragged tensor whose values the layout describes; None if the layout describes
@@ -174,13 +175,13 @@ def _find_uses(
             uses_by_place[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, op_names):
-                # An input may depend on several reads of the variable, with a gradient by each
-                # read.
+                # An input of an op may depend on several reads of the variable. The gradients by
+                # all reads are added up, so the use lists all reads.
                 before = uses_by_place.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 uses_by_place[use.op.name, use.place] = use._replace(reads=reads)
-        # Other ops on the handle, such as assignments, matter only if they are combined with
-        # examples.
+        # Other ops that read the handle of the variable, such as assignments, do not matter unless
+        # their outputs are combined with examples.
         elif reader.name in of_batch or any(
             _of_read(output, of_batch, op_names) for output in reader.outputs
         ):
@@ -202,7 +203,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Us
                 continue
             new = [output for output in op.outputs if output.name not in visited]
             visited.update(output.name for output in new)
-            # After any op except Identity, the value is no longer the value of the variable.
+            # The output of any op except Identity is no longer the value of the variable itself.
             waiting += [(output, is_plain and op.type == "Identity") for output in new]
     return uses
 
@@ -210,7 +211,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], op_names: set[str]) -> list[Us
 def _list_entries(
     read: tf.Tensor, tensor: tf.Tensor, op: tf.Operation, is_plain: bool
 ) -> list[Use]:
-    """Return a use for each input of an op that is a given tensor."""
+    """Return a `Use` for each input of an op that is a given tensor."""
     places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
     kind = _KINDS.get(op.type, "")
     return [Use(kind, op, place, (read,), is_plain) for place in places]

@@ -68,7 +68,8 @@ class Combined(types.CombinedMetric, abc.ABC):
           value: the number.
 
         Raises:
-          UserError: the number is NaN or infinite, or the metric does not allow it.
+          UserError: the number is NaN or infinite, or the combined metric does not allow the number
+            as a baseline.
         """
         checks.number(where, value)
 
@@ -103,13 +104,13 @@ class Combined(types.CombinedMetric, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanGain(Combined):
-    """The mean over tasks of the mean gain `(m - b) / |b|` of a task's metrics m over baselines b.
+    """The mean over tasks of a task's mean gain `(m - b) / |b|`, for metrics m with baselines b.
 
-    The gain is negated if lower values of a metric are better. The mean gain is the Delta_m of
-    Maninis et al., "Attentive Single-Tasking of Multiple Tasks", CVPR 2019, arXiv:1904.08918. In
-    the paper, the baseline b of a metric m comes from a network for a single task. A mean gain of
-    0.02 means 2%. Division by the absolute value of a baseline keeps the sign of the gain right if
-    the baseline is negative.
+    If lower values of a metric are better, the gain of the metric is negated. The mean gain is the
+    Delta_m of Maninis et al., "Attentive Single-Tasking of Multiple Tasks", CVPR 2019,
+    arXiv:1904.08918. In the paper, the baseline b of a metric m comes from a network for a single
+    task. A mean gain of 0.02 means 2%. Division by the absolute value of a baseline keeps the sign
+    of the gain right if the baseline is negative.
     """
 
     name: str = "mean_gain"

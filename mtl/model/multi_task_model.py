@@ -83,7 +83,7 @@ class MultiTaskModel(passes.Passes):
         saver = stacks.add_saver()
         if saver is None or mode != compat.estimator.ModeKeys.PREDICT:
             return spec
-        saver.build()  # An export takes its saver from the scaffold, where it must be built.
+        saver.build()  # An export needs a scaffold whose saver is built.
         return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
 
     def _can_stack(self, options: graph_options.GraphOptions) -> bool:
@@ -165,7 +165,8 @@ class MultiTaskModel(passes.Passes):
             forward: types.Forward = functools.partial(self._pass_forward, options.statistics)
             for extension in extensions:
                 forward = extension.wrap_forward(forward)
-            # The batch is one forward pass, or one for each micro-batch on each replica.
+            # The batch takes one forward pass on each replica or, with micro-batches, one forward
+            # pass for each micro-batch.
             batch = whole_batch.build_batch(
                 forward,
                 self._sum_row_weights,

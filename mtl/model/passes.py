@@ -29,8 +29,8 @@ class Outputs(NamedTuple):
     Attributes:
       encoded: the encoded columns, {column: [B, D] or [B, H, W, C]}.
       inputs: the inputs of the network: `encoded`, as changed by the extensions of the pass.
-      towers: {task: [B, H]}.
-      logits: {task: [B, C]}.
+      towers: the outputs of the network, {task: [B, H]}.
+      logits: the outputs of the heads, {task: [B, C]}.
     """
 
     encoded: types.Tensors
@@ -210,7 +210,7 @@ class Passes(settings.Settings):
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return a scaffold that restores averaged or unmasked weights; None if none is needed."""
+        """Return a scaffold that restores averaged or unmasked weights; None if there are none."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None
@@ -228,7 +228,7 @@ class Passes(settings.Settings):
             changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
             for name in [name for columns in changed for name in columns]:
                 # Augmentations change each image separately. `proof` has no rules for the ops of
-                # augmentations, so the code declares this fact.
+                # augmentations, so the code declares that each row stays separate.
                 inputs[name] = proof.declare(inputs[name])
         return inputs
 
@@ -256,7 +256,7 @@ class Passes(settings.Settings):
 
 
 def _check_tower(where: str, head: types.Head, shape: tf.TensorShape, rows: tf.TensorShape) -> None:
-    """Raise an error unless a tower has the rank that its head needs, and a row for each row."""
+    """Check that a tower has the rank that its head needs, and as many rows as the batch."""
     rank, rule, fix = 2, "be [B, H] of a known H", ""
     if types.read_member(head, types.MapHead, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"

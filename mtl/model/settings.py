@@ -37,7 +37,7 @@ class Settings:
         scope `network`.
       heads: the heads, one for each task; variable scope `head/<task>`. A block, such as
         `heads.Block`, stands for all its heads.
-      update: clips the gradients and applies them.
+      update: clips the gradients, and changes the variables by them.
       weighting: scales the losses of the tasks; variable scope `balancing`. Equal weights by
         default.
       surgery: combines the tasks' gradients; a plain sum by default.
@@ -242,7 +242,7 @@ class Settings:
         tasks = (head.name for head in self.heads_with_loss)
         return (*tasks, *(part.name for part in self.built_losses))
 
-    @functools.cached_property  # The search goes through all settings of all parts.
+    @functools.cached_property  # Cached: the search goes through all parts.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
         """All auxiliary losses: of the setting `auxiliary_losses`, then of columns and network."""
         emitted = emitted_losses.find_losses([*self.columns, self.network])
@@ -324,7 +324,7 @@ class Settings:
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
         return [*first, *last, self.freezing, self.quantization]
 
-    @functools.cached_property  # The search goes through all settings of all parts.
+    @functools.cached_property  # Cached: the search goes through all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
         """Functions that make the extensions of a step: first `extensions`, then those of parts."""
         parts = types.walk_parts(self._all_parts)
@@ -407,7 +407,7 @@ class Settings:
         return {**self.column_files, **other_files}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """Return the token or class of each row of a table.
+        """Return the names of the rows of tables: the token or the class of each row.
 
         Args:
           statistics: the statistics of the training split, such as vocabularies.
@@ -430,7 +430,8 @@ def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
     """Return a list of heads, in which each block of heads is replaced by its heads."""
     heads: list[types.Head] = []
     for entry in entries:
-        # A later check refuses a class that a gin file does not call, `@heads.Block`.
+        # If a gin file names the class without calling it, as `@heads.Block`, a later check refuses
+        # it.
         is_block = isinstance(entry, types.HeadBlock) and checks.is_built(entry)
         heads += cast(types.HeadBlock, entry).list_heads() if is_block else [entry]
     return heads

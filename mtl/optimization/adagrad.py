@@ -38,8 +38,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         super()._create_slots([v for v in var_list if patterns.shard_name(v) not in self.tables])
         start = tf1.constant_initializer(self._initial_accumulator_value)
         for variable in tables:
-            # Slots of TensorFlow's optimizer have the shape of the table. The slot of a table has
-            # only one number for each row.
+            # In TensorFlow's optimizer, a slot has the shape of its variable. Here, the slot of a
+            # table has only one number for each row.
             rows = variable.shape[:1]
             self._get_or_make_slot_with_initializer(variable, start, rows, tf.float32, _SLOT, _NAME)
 

@@ -107,7 +107,7 @@ class AutoClip:
     Attributes:
       percentile: the percentile of the norms that is the bound, in [0, 100]; between two norms, the
         bound is interpolated.
-      window: the number of last norms in the percentile, at least 1.
+      window: the number of most recent norms that the percentile covers, at least 1.
     """
 
     percentile: Annotated[float, checks.In("[0, 100]")] = 10.0
@@ -144,7 +144,7 @@ class AutoClip:
     def _find_percentile(self, norms: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
         # Unused entries are infinite, so that they come after all norms. `place` is below the
-        # number of norms.
+        # number of norms, so the percentile never reads an unused entry.
         ordered = tf.sort(tf.where(tf.range(self.window) < count, norms, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)
         below = tf.cast(tf.floor(place), tf.int32)

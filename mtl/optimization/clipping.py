@@ -248,4 +248,4 @@ def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 ENTRYWISE = (GlobalNorm, Value)
-"""The clippings that treat an entry in the same way in any variable."""
+"""The clippings that treat an entry in the same way, whichever variable has the entry."""

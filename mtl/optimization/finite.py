@@ -81,7 +81,7 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # A loss scale leads to overflows now and then. Steps with an overflow are skipped under
+        # With a loss scale, gradients sometimes overflow. Steps with an overflow are skipped under
         # every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
@@ -91,11 +91,12 @@ def guard_update(
         with tf.control_dependencies(before):
             before.append(checked.assertion(step, overflows))
     elif policy == "skip":
-        # After an overflow, gradients are not finite, so the step is skipped as well.
+        # After an overflow of the loss scale, gradients are not finite, so `checked.is_finite` is
+        # False, too.
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
-        # The norms change, because entries are now 0.
+        # The squared norms are computed again, because some entries of the gradients are now 0.
         squares = gradients_lib.squared_norms(gradients)
         # If the loss scale skips the step, its entries do not count as zeroed.
         number = number if moves is True else tf.where(moves, number, 0)
@@ -181,8 +182,8 @@ class Checked:
         members = [name for v in self.variables for name in stacks.name_members(v)]
         names += [f"gradient of {name}" for name in members]
 
-        # Within the branch, every step would wait until a parameter server has sent the global
-        # step.
+        # The global step is read outside of the branch. If the branch read the global step, every
+        # training step would wait until a parameter server has sent it.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:

@@ -29,7 +29,7 @@ Optimizers = Mapping[str, types.Optimizer]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The settings that all variables of a group share.
+    """The settings that all variables of a parameter group share.
 
     Attributes:
       patterns: the keys of `Update.rates` that match the variables; their factors are multiplied.
@@ -63,7 +63,7 @@ def check_groups(where: str, rates: Rates) -> None:
 
 
 def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
-    """Check that an optimizer has a learning rate, and can be called with one.
+    """Check that an optimizer has a `learning_rate`, and can be called with a learning rate.
 
     Args:
       where: the name of the setting, for error messages.
@@ -142,8 +142,8 @@ def apply_groups(
       pairs: N pairs of a gradient and its variable.
       rates: `Update.rates`.
       step: the global step.
-      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs no
-        branch.
+      when: a bool scalar of the graph; if it is False, no variable changes. With Python's True, the
+        graph has no branch for `when`.
       factor: a scalar that multiplies all learning rates; None for 1.
 
     Returns:
@@ -159,7 +159,8 @@ def apply_groups(
         factors += [] if factor is None else [factor]
         rate = schedules.evaluate_rate(optimizer.learning_rate, step)
         rate = functools.reduce(operator.mul, factors, rate)
-        # A branch saves reading the weights and the optimizer state of a frozen group.
+        # If a group is frozen, a branch of `tf.cond` saves the time to read its weights and
+        # optimizer state.
         reached = freezing.is_reached(group.first_step)
         # If `moves` is Python's True, no `tf.cond` is built around the optimizer.
         moves = when if reached is True else reached if when is True else when & reached
@@ -179,8 +180,8 @@ def apply_optimizer(
       optimizer: a part that builds the optimizer of TensorFlow.
       rate: the learning rate, a float32 scalar.
       pairs: N pairs of a gradient, equal on all replicas, and its variable.
-      when: a bool scalar of the graph; if it is False, no variable changes. Python's True needs no
-        branch.
+      when: a bool scalar of the graph; if it is False, no variable changes. With Python's True, the
+        graph has no branch for `when`.
 
     Returns:
       The op that updates the variables.
@@ -232,7 +233,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _set_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
-    """Set `tables` of an optimizer with a smaller state for tables to the tables' names."""
+    """Set the attribute `tables` of a `RowWiseAdagradOptimizer` to the names of the tables."""
     sparse = [variable for gradient, variable in pairs if isinstance(gradient, tf.IndexedSlices)]
     if not sparse:
         return

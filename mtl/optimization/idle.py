@@ -24,8 +24,8 @@ class Moving:
       where: the setting of the first learning rate or factor that becomes 0; if no rate becomes 0,
         the setting of the optimizer.
       first: the step from which the variables are trained.
-      end: the step from which the learning rate is 0 up to the last step; infinite if there is no
-        such step.
+      end: the step from which the learning rate stays 0 up to the last step; infinite if the
+        learning rate of the last step is above 0.
     """
 
     example: str
@@ -91,6 +91,6 @@ def _list_rates_of(part: update.Update, name: str) -> list[str]:
 
 
 def _find_end(rate: Any, last: int) -> float:
-    """Return the step from which a rate is 0 up to the last step; infinite if there is none."""
+    """Return the first step from which a rate stays 0; infinite if the last rate is not 0."""
     zero_from = schedules.zero_from(rate, last - 1)
     return math.inf if zero_from is None else zero_from

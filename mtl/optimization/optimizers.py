@@ -111,7 +111,7 @@ class RowWiseAdagrad(Adagrad):
 
 @checks.dataclass
 class FTRL(_Optimizer):
-    """Follow the regularised leader: L1 gives weights of exactly 0, for wide linear models.
+    """Follow the regularised leader, for wide linear models: L1 sets weights to exactly 0.
 
     `n' = n + g^2;  z <- z + g - (sqrt(n') - sqrt(n)) / rate * w;  n <- n'`
     `w <- 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n) / rate + 2 * l2)`
@@ -215,9 +215,9 @@ class AdamW(Adam):
     """`LazyAdam` with decoupled weight decay: also `w <- w - rate * weight_decay * w`.
 
     I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019, arXiv:1711.05101. The
-    decay is multiplied by the whole learning rate, as is common today; the paper multiplies it only
-    by the schedule of the learning rate. Rows of embedding tables decay only in steps that look
-    them up. All other attributes are the same as in `Adam`.
+    decay is multiplied by the whole learning rate, as is common today; the paper multiplies the
+    decay only by the schedule of the learning rate. Rows of embedding tables decay only in steps
+    that look them up. All other attributes are the same as in `Adam`.
 
     Attributes:
       weight_decay: the factor of the decay, above 0.

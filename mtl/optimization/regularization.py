@@ -24,7 +24,7 @@ class Regularization:
     The gradient of the penalty R is added after balancing and before clipping. With an adaptive
     optimizer, an L2 penalty differs from weight decay; use `AdamW` for weight decay.
 
-    In an embedding table, a step penalises only the rows in the batch, each of them once.
+    In an embedding table, a step penalises only the rows in the batch, and each row only once.
     Therefore, the time of a step does not grow with the vocabulary, and frequent rows shrink more
     than rare rows. For a table, the scalar `regularization` covers only the rows in the batch.
 
@@ -113,7 +113,7 @@ def _penalise_variable(
 ) -> tuple[types.Gradient, tf.Tensor]:
     """Compute the gradient and the value of a variable's penalty, for the rows of `gradient`."""
     if isinstance(gradient, tf.IndexedSlices):
-        # A table in bfloat16 has a gradient in float32.
+        # A table in bfloat16 has a gradient in float32, so the weights are cast to float32.
         weights = tf.cast(tf.gather(variable, gradient.indices), gradient.dtype)
     else:
         weights = tf.convert_to_tensor(variable)

@@ -206,7 +206,7 @@ class Sigmoid(_Schedule):
 
 
 _LENGTHS = ("decay_steps", "rise_steps")
-"""The names of settings for the length of a schedule; `fill_decay_steps` replaces a None."""
+"""The settings for the length of a schedule; `fill_decay_steps` replaces None by a length."""
 
 
 def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
@@ -240,15 +240,15 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Find the first step from which a rate is 0 up to step `last`.
+    """Find the first step such that a rate is 0 from this step up to step `last`.
 
     Args:
       learning_rate: a number, or a schedule.
       last: the last global step that is looked at, at least 0.
 
     Returns:
-      The first such step; None if there is none, if the learning rate is a number, or if the
-      schedule comes from another module.
+      The first such step; None if the rate at step `last` is above 0, if the learning rate is a
+      number, or if the schedule comes from another module.
     """
     if not isinstance(learning_rate, _Schedule):
         return None

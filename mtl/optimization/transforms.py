@@ -27,8 +27,9 @@ class Centralization:
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
     Networks", 2020, arXiv:2004.01461. With an optimizer whose step is proportional to the gradient,
     the sum of a unit's weights does not change. If only some entries are trained
-    (`Freezing.entries`, `Pruning`), the mean of the gradient covers only these entries. The
-    gradients of biases, scales and embedding tables do not change.
+    (`Freezing.entries`, `Pruning`), the mean of the gradient covers only these entries. Gradients
+    with a single axis, such as those of biases and scales, and gradients of embedding tables do not
+    change.
     """
 
     def __call__(

@@ -39,10 +39,10 @@ class Update(types.Update):
       schedule: a factor of all learning rates that depends on the step, such as @schedules.Cosine()
         with the value 1. The factor remains valid if you change the optimizer's learning rate. None
         for no factor.
-      rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. If several
-        patterns match a variable, their factors are multiplied. Small factors for a pretrained
-        trunk, and larger factors for heads, are the discriminative learning rates of Howard and
-        Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018,
+      rates: {pattern: factor of the learning rate, above 0, or a schedule of this factor}. If
+        several patterns match a variable, their factors are multiplied. Small factors for a
+        pretrained trunk, and larger factors for heads, are the discriminative learning rates of
+        Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018,
         arXiv:1801.06146.
       average: an average of the weights over the steps, which evaluation and export use; None for
         no average.
@@ -150,7 +150,7 @@ class Update(types.Update):
 
         # No variable changes before the norm, which depends on all gradients, is computed.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
-        before.append(learning_rate)  # Else the rate might be computed after the step is counted.
+        before.append(learning_rate)  # Schedules must read the step before it is incremented.
         # All updates wait for a single op, so that a parameter server gets a single message.
         ready, increment = tf.group(*before), tf.constant(1, step.dtype)
         # The caller's name scope must not change the names of optimizer state.
@@ -158,7 +158,7 @@ class Update(types.Update):
             pairs = list(zip(gradients, variables, strict=True))
             updates = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
             with tf.control_dependencies(updates):
-                # The step is counted last: schedules, draws and freezing read its old value.
+                # The step is incremented last: schedules, draws and freezing read its old value.
                 train_op = step.assign_add(increment, read_value=False)
         return train_op, monitors | guarded.monitors
 
@@ -212,7 +212,7 @@ class Update(types.Update):
 
     @property
     def _optimizers_of(self) -> dict[str | None, types.Optimizer]:
-        """The optimizers by pattern; the key None has `optimizer`."""
+        """{pattern: optimizer}; the key None has the setting `optimizer`."""
         # The cast is for mypy, because the key type of Mapping is invariant.
         patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
         return {**patterned, None: self.optimizer}

@@ -133,8 +133,8 @@ class Snip(Criterion):
     """`|w dL/dw|` on one batch: the change of the loss without the weight, to first order.
 
     N. Lee et al., "SNIP: Single-shot Network Pruning based on Connection Sensitivity", 2019,
-    arXiv:1810.02340, if the schedule is `OneShot` at step 0, and the density `Global`. The paper
-    divides scores by their sum, which does not change their order.
+    arXiv:1810.02340. For the paper's method, set the schedule to `OneShot` at step 0, and the
+    density to `Global`. The paper divides scores by their sum, which does not change their order.
     """
 
     reads_gradients = True
@@ -239,7 +239,7 @@ class Wanda(Averaged):
     reads_inputs = True
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return [D], with D the number of inputs of the layer."""
+        """Return the shape [D] of `Seen.total`, with D the number of inputs of the layer."""
         return [shape[-2]]
 
     def scores(self, seen: Seen) -> tf.Tensor:
@@ -266,8 +266,8 @@ class TaskSaliency(Criterion):
     zeros.
 
     Attributes:
-      combine: the rule that merges the tasks' scores: "union" as in the paper, or "sum", the sum
-        over the tasks of their scores, each divided by the total of the task's scores.
+      combine: the rule that merges the tasks' scores: "union" as in the paper; or "sum", which
+        divides the scores of each task by their total, and adds up the results of all tasks.
     """
 
     combine: Annotated[str, checks.OneOf(("union", "sum"))] = "union"

@@ -22,7 +22,7 @@ BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
 SHARE = "pruning/share_"
 
 Part: TypeAlias = Any
-"""A `pruning.Pruning`, whose module imports this one."""
+"""A `pruning.Pruning`; the class cannot be imported here, as `pruning` imports this module."""
 
 
 class Cut(NamedTuple):
@@ -33,7 +33,8 @@ class Cut(NamedTuple):
       variable: the variable that is pruned.
       mask: the variable that holds the mask, zeros and ones.
       mask_value: the value of the mask in this step.
-      total: the variable of the criterion's sums or averages; None if the criterion has none.
+      total: the variable of the criterion's sums or averages; None if the criterion does not gather
+        values over the steps.
       is_table: True for an embedding table, whose gradient is sparse.
     """
 
@@ -90,7 +91,7 @@ def may_cut(part: Part, name: str) -> bool:
 
 
 def chooses(part: Part, name: str) -> bool:
-    """Return True if a `Pruning` chooses a variable, even if an earlier one also chooses it.
+    """Return True if a `Pruning` chooses a variable, even if an earlier `Pruning` chooses it too.
 
     Args:
       part: a `Pruning`, which chooses variables of heads only if its `cuts_heads` is True.
@@ -134,7 +135,7 @@ def create(
     """Create the mask of a variable, and the state of the criterion.
 
     Args:
-      part: the part that prunes the variable.
+      part: the `Pruning` that prunes the variable.
       name: the name of the variable.
       variable: the variable.
       getter: a function with the arguments of `get_variable`, which creates the mask and the state.

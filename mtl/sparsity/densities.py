@@ -1,4 +1,4 @@
-"""Densities, which determine the share of each layer that remains; and masks from scores.
+"""Densities, which determine the share of each layer that remains, and choose masks by scores.
 
 from mtl.sparsity import densities
 pruning.Pruning.density = @densities.Global()
@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from mtl import checks
 from mtl.deferred import tf
 
-_HALF = 1 << 16  # The number of values of 16 bits, the half of a float32.
+_HALF = 1 << 16  # The number of values of 16 bits, which are half of a float32.
 
 
 @checks.dataclass
@@ -89,8 +89,8 @@ class ErdosRenyiKernel:
             too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
                 return shares
-            # Only the densest layer is left unpruned, because this changes the factor of all other
-            # layers.
+            # Each round leaves only the densest layer unpruned, because then the factor of all
+            # other layers changes.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
     def select(
@@ -117,7 +117,7 @@ class Global:
     is_global = True
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the final share of remaining groups over all layers, N times.
+        """Return the final share of remaining groups over all layers, as a list of N equal shares.
 
         Raises:
           UserError: `floor` is above the final share of remaining groups.
@@ -188,7 +188,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
       float32 [N].
     """
     bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
-    # As integers, negative floats are in reverse order.
+    # If their bits are read as integers, negative floats are in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
     # The shift keeps the sign, so `upper` begins at -2^15. With 2^15 added, the values begin at 0.
@@ -217,7 +217,8 @@ def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores of each unit, [..., inputs, units], else zeros."""
     order = list(range(scores.shape.rank))
-    # The order is [..., units, inputs], because the ranks are along the last axis.
+    # The axes are transposed to [..., units, inputs], because `keep_largest_of_last` ranks scores
+    # along the last axis.
     order[-2:] = reversed(order[-2:])
     return tf.transpose(keep_largest_of_last(tf.transpose(scores, order), count), order)
 

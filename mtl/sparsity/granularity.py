@@ -42,7 +42,7 @@ class _Groups:
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return sets of indices of N variables; the variables of a set have the same mask."""
+        """Divide the indices of N variables into sets; variables of a set have the same mask."""
         del shapes
         return [[index] for index in range(len(names))]
 
@@ -69,12 +69,12 @@ class _Groups:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entries(_Groups):
-    """Prunes single weights, which costs the least accuracy; only sparse formats become smaller."""
+    """Prunes single weights, which costs the least accuracy; only sparse formats save memory."""
 
 
 @checks.dataclass
 class NOfM(_Groups):
-    """Prunes all except the n weights with the largest scores of every m input weights of a unit.
+    """Keeps the n weights with the largest scores among every m input weights of a unit.
 
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs multiply matrices with 2 of 4 weights at twice the
@@ -128,7 +128,7 @@ class NOfM(_Groups):
           N masks, float32 zeros and ones in the shapes of the scores.
         """
         del density, densities
-        # The tolerance is for rounding errors just below an integer.
+        # Without the tolerance, a rounding error just below an integer would be rounded down.
         num_pruned = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
         return [self._keep_scores(s, self.m - num_pruned) for s in scores]
 
@@ -269,7 +269,7 @@ class Units(_Groups):
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return sets of indices of N variables; variables of a set lose the same units.
+        """Divide the indices of N variables into sets; the variables of a set lose the same units.
 
         Raises:
           UserError: a pattern matches fewer than two variables, two patterns match the same

@@ -59,7 +59,7 @@ def average_inputs(
       squares: {kernel: (sums of squares of its inputs [D], number of rows)}.
 
     Returns:
-      N tensors [D]; N times None if the criterion does not read inputs.
+      N tensors [D]; a list of N None if the criterion does not read inputs.
 
     Raises:
       UserError: the criterion reads inputs, and `squares` lacks a kernel.
@@ -102,8 +102,8 @@ class Change(NamedTuple):
           The N next masks, and a bool scalar that is True if the masks may have changed.
 
         Raises:
-          UserError: the criterion reads gradients of tasks, and a variable has none, or a sparse
-            one.
+          UserError: the criterion reads gradients of tasks, but no task has a gradient by a
+            variable, or a gradient is sparse.
         """
         # `mask_value` is read before UPDATE_OPS run, so all ops of the step use the same masks.
         masks = [cut.mask_value for cut in self.cuts.values()]
@@ -161,7 +161,8 @@ class Change(NamedTuple):
 
     def _list_tasks(self) -> dict[str, set[str]]:
         """Return the tasks whose losses depend on each variable, {variable: tasks}."""
-        # The existence of gradients shows which losses depend on a variable; no step runs them.
+        # The code checks only which gradients are None; no step computes the values of these
+        # gradients.
         gradients_by_task = self._differentiate_losses(self.batch.first)
         tasks_of: dict[str, set[str]] = {}
         rule = "choose only kernels that a task's loss depends on"
@@ -229,7 +230,7 @@ class Change(NamedTuple):
     def _read_weights(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
     ) -> list[criteria.Seen]:
-        """Read the values that criteria need, for use in a branch, because this copies tables."""
+        """Read the values that criteria need; call it only in a branch, as it copies tables."""
         return [
             criteria.Seen(
                 name=name,
@@ -249,7 +250,7 @@ class Change(NamedTuple):
         assignments = []
         for seen, cut in zip(self._read_weights(), self.cuts.values(), strict=True):
             total = self.part.criterion.gather(seen)
-            # A NaN would stay in the sum forever.
+            # A NaN would stay in the sum or average forever.
             total = tf.where(tf.math.is_finite(total), total, seen.total)
             assignments.append(cast(tf.Variable, cut.total).assign(total, read_value=False))
         return tf.group(*assignments)
@@ -258,7 +259,7 @@ class Change(NamedTuple):
 def _watch_overlaps(
     name: str, shared: Sequence[str]
 ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-    """Return a function that reads the saved overlaps, and one that shows and saves new overlaps.
+    """Return two functions: one reads the saved overlaps, one shows and saves new overlaps.
 
     Args:
       name: the name of the variable that saves the overlaps.

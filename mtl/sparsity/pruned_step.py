@@ -5,8 +5,8 @@ extension = pruned_step.PrunedStep(model, features, labels)        # created by 
 Forward pass, gradients and update of a step use the same masks. UPDATE_OPS choose the next masks.
 After the update, the weights that the next masks prune are set to 0.
 
-The variable itself is 0 at a pruned weight, and a gradient of 0 keeps it at 0 with any optimizer.
-Therefore, the graphs of evaluation and export need no masks.
+In the variable itself, pruned weights are 0, and a gradient of 0 keeps pruned weights at 0 with any
+optimizer. Therefore, the graphs of evaluation and export need no masks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 with deferred.imports():
     from mtl.sparsity import resets
 
-_MASKED = "MtlMasked"  # The name of a registered gradient.
+_MASKED = "MtlMasked"  # The name of the gradient that `_register_gradient` registers.
 
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
@@ -154,7 +154,8 @@ class _Pruner:
             self._cuts[name] = cuts_lib.create(part, name, value, getter, settings)
         mask = self._cuts[name].mask_value
         if part.hides_weights:
-            # With None, the update does not set the gradients of pruned weights to 0.
+            # If `masks` has None for a variable, the update does not set the gradients of its
+            # pruned weights to 0.
             self.masks[name] = None
             return _pass_gradient(tf.convert_to_tensor(value), mask)
         self.masks[name] = mask
@@ -183,7 +184,8 @@ class _Pruner:
         self._can_be_cut[name] = False
         if freezing.first_step(name) > 0:
             return value
-        # A later call may be in the loop over slices, and a tensor of the loop cannot leave it.
+        # Only the first call stores the mask: a later call may be in the loop over slices, and a
+        # tensor of the loop cannot be used outside of it.
         if name not in self._beside:
             self._beside[name] = (kernel, value)
             self.masks[name] = tf.reshape(self._cuts[kernel].mask_value, [-1])
@@ -203,7 +205,7 @@ class _Pruner:
         variables: Sequence[tf.Variable],
         batch: whole_batch.WholeBatch,
     ) -> Callable[[tf.Operation], tf.Operation]:
-        """Add ops that change masks to UPDATE_OPS; return the function of `after_update`."""
+        """Add ops that change masks to UPDATE_OPS; return a function for `after_update`."""
         self._require_used()
         step = tf1.train.get_or_create_global_step().read_value()
         names = map(patterns.variable_name, variables)
@@ -237,8 +239,8 @@ class _Pruner:
         variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         for name, mask in new.items():
             assignments = [self._cuts[name].mask.assign(mask, read_value=False)]
-            # Other tasks may use the weights that this step prunes, so these weights lose their
-            # owner.
+            # The weights that this step prunes no longer belong to a task, because other tasks may
+            # use them later.
             owners = [v for other, v in variables.items() if pruned.is_owner(other, name)]
             assignments += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*assignments))
@@ -265,7 +267,8 @@ class _Pruner:
 
     def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
         """Add scalars of sparsity, dead units and changes of the masks to the step."""
-        # The churn is saved, so that every summary shows the churn of the last change of the masks.
+        # The churn is the share of mask entries that differ after a change of the masks. The churn
+        # of the last change is saved, so that every summary can show it.
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 
         def compare_masks() -> tf.Tensor:

@@ -179,7 +179,7 @@ class Pruning:
             score if is_frozen is None else tf.where(is_frozen, score.dtype.max, score)
             for score, is_frozen in zip(scores, frozen, strict=True)
         ]
-        if not self.hides_weights:  # Else pruned weights may come back.
+        if not self.hides_weights:  # Otherwise, pruned weights may come back.
             pairs = zip(scores, masks, strict=True)
             # Pruned weights get the least score, so that they remain pruned.
             scores = [tf.where(mask > 0, score, score.dtype.min) for score, mask in pairs]
@@ -210,7 +210,7 @@ class Pruning:
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the scores of a variable, or of several variables the mean scores of groups."""
+        """Return the scores of a single variable, or the mean group scores of several variables."""
         if len(scores) == 1:
             return scores[0]
         group_scores = [tf.reshape(self.granularity.pool(score), [-1]) for score in scores]
@@ -219,7 +219,7 @@ class Pruning:
 
     @staticmethod
     def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Reduce flags of weights to a mask's shape: 1 if any weight of an entry has a flag."""
+        """Reduce a flag for each weight to the shape of a mask, by the maximum of each group."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         weights = tf.cast(weights, mask.dtype)
         return tf.reduce_max(weights, axes, keepdims=True) if axes else weights
@@ -251,7 +251,7 @@ class Selection(NamedTuple):
 
 
 def _find_frozen(variable: criteria.Seen) -> tf.Tensor | None:
-    """Mark the weights that training does not change; return None if there are none.
+    """Mark the weights that training does not change; return None if training changes all weights.
 
     Weights that are already 0 are not marked, because pruning does not change them.
     """

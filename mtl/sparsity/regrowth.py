@@ -21,7 +21,7 @@ GRADIENT, RANDOM = "gradient", "random"
 
 @checks.dataclass
 class Regrowth:
-    """From time to time, prunes the smallest weights of a layer, and lets others grow from 0.
+    """Every few steps, prunes the smallest weights of a layer, and lets pruned weights grow from 0.
 
     With `by = "gradient"`, the pruned weights with the largest gradients grow (RigL: Evci et al.,
     "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134). RigL needs
@@ -56,7 +56,7 @@ class Regrowth:
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask with the same number of ones, some of them at other weights.
+        """Return a mask with as many ones as `mask`, but some of the ones are at other weights.
 
         Args:
           mask: the present mask, zeros and ones in the shape of the weights.
@@ -66,7 +66,7 @@ class Regrowth:
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
         num_uncut = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
-        # No more weights can grow than are pruned.
+        # The number of weights that can grow is at most the number of pruned weights.
         count = tf.minimum(tf.round(share * num_uncut), tf.size(mask, tf.float32) - num_uncut)
         # -1 is below all magnitudes, so pruned weights come last.
         stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), num_uncut - count)

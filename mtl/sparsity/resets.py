@@ -16,7 +16,7 @@ class Reset(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         value = var.read_value()
-        # The value is 0 for weights, but above 0 for some optimizer state, such as Adagrad's
-        # accumulator.
+        # The initial value is 0 for weights, but above 0 for some optimizer state, such as
+        # Adagrad's accumulator.
         first = tf.cast(slots.find_first_value(var), value.dtype)
         return var.assign(tf.where(grad > 0, value, first), read_value=False)

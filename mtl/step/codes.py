@@ -15,8 +15,8 @@ from typing import Any
 from mtl.deferred import tf
 from mtl.tf_internals import graphs
 
-# TensorFlow saves only collections with string keys. This key is a tuple, so a saved graph has no
-# ids.
+# TensorFlow saves only collections with string keys. This key is a tuple, so a saved graph does not
+# contain the remembered ids.
 _KEY = ("codes of texts",)
 
 

@@ -119,13 +119,13 @@ def make_step_seed(name: str) -> tf.Tensor:
     # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get different seeds. The
     # product may overflow, and then wraps around.
     slice_seed = tf.cast(_PASS.get().number, tf.int32) * 0x61C88647
-    # Passes and slices have different factors. Otherwise a second pass over one slice would repeat
-    # the draws of another slice.
+    # The index of a slice and the number of a pass are multiplied by different factors. With a
+    # common factor, a second pass over one slice would repeat the draws of another slice.
     if repeat := _PASS.get().again:
         slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _PASS.get().names) is not None:
         names.append(scope)
-    # A CRC is used, because Python's `hash` of a text differs from process to process.
+    # The code computes a CRC, because Python's `hash` of a text differs from process to process.
     slice_seed = tf.bitwise.bitwise_xor(
         slice_seed, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF
     )
@@ -167,7 +167,8 @@ def make_run_seed(name: str) -> tf.Tensor:
       The seed, int32 [2]: first a hash of the run's seed and the name; second -1.
     """
     run_seed = tf1.get_default_graph().seed or 0
-    # Steps count from 0, so -1 cannot repeat the draws of a step.
+    # The seed of a step has the global step in place of -1, and the global step is at least 0. So
+    # no step repeats the draws of this seed.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
 
 

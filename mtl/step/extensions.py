@@ -28,7 +28,7 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
       The argument `extensions`, after the context `enter` of each extension is open.
 
     Raises:
-      UserTypeError: a part has returned something else as its extension.
+      UserTypeError: an entry of `extensions` is not a `types.StepExtension`.
     """
     for extension in extensions:
         rule = "be a types.StepExtension"

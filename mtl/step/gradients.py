@@ -89,8 +89,8 @@ def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Te
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
     """Compute squared Euclidean norms of gradients.
 
-    Finite gradients have finite norms. Sums of squares in float32 overflow at norms of 1.8e19; only
-    then does the step compute the sums again, in float64.
+    Norms of finite gradients are finite. Sums of squares in float32 overflow at norms of 1.8e19;
+    after such an overflow, the step computes the sums again in float64.
 
     Args:
       gradients: N gradients; sparse ones must have merged rows.
@@ -111,8 +111,8 @@ def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
     """Compute sums of squares in float32; only if they are not finite, compute them in float64.
 
     Args:
-      squares: a function that computes the sums of squares in a given type; in float64, its result
-        must be float64.
+      squares: a function that gets `tf.float32` or `tf.float64`, and computes the sums of squares
+        in this type.
 
     Returns:
       The sums of squares as float64, in the shape in which `squares` returns them.

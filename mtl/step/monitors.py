@@ -1,4 +1,4 @@
-"""Deprecated since 0.3.0: `outlets.add_scalar` and `outlets.add_scalars_where_due` replace it."""
+"""Deprecated since 0.3.0: call `outlets.add_scalar` and `outlets.add_scalars_where_due` instead."""
 
 from __future__ import annotations
 

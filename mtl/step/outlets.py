@@ -115,7 +115,7 @@ def list_keys() -> list[str]:
 
 
 def _list_scalars() -> list[Any]:
-    """Return this replica's collection of scalars; all replicas build one graph."""
+    """Return the collection of this replica's scalars; all replicas build one graph."""
     is_single = replicas.count() == 1 or tf.distribute.in_cross_replica_context()
     index = 0 if is_single else replicas.replica_index()
     return tf1.get_collection_ref(f"{_SCALARS}_{tf.get_static_value(index)}")
@@ -153,7 +153,7 @@ def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
 
 @contextlib.contextmanager
 def change_losses(change: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
-    """Pass the losses that `add_loss` adds within the context through a function."""
+    """Let a function change the losses that `add_loss` adds within the context."""
     if _REQUESTS.get().losses is None:
         yield
         return
@@ -205,7 +205,7 @@ def add_summary(summary: tf.Tensor) -> None:
     """Add a serialized summary to the step that is being built.
 
     Args:
-      summary: string scalar, "" in steps in which the summary is not due.
+      summary: string scalar; "" in steps that do not write the summary.
     """
     summaries = _REQUESTS.get().summaries
     if summaries is not None:
@@ -224,9 +224,9 @@ def take_summaries() -> tf.Tensor | None:
     """Merge the graph's `tf1.summary` ops, and empty their collection.
 
     TensorFlow would merge the summaries outside of the loop over steps, where ops of the loop
-    cannot be read. A session call of several steps makes summaries in every step, due or not, so
-    large images slow down each step. Summaries in a branch, a loop or a `tf.function` of the step
-    cannot be read: a warning names them.
+    cannot be read. A session call of several steps makes the summaries in every step, even in steps
+    that do not write them, so large images slow down each step. Summaries in a branch, a loop or a
+    `tf.function` of the step cannot be read: a warning names them.
 
     Returns:
       A serialized summary, a string scalar; None if the step makes none.

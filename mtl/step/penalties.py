@@ -1,4 +1,4 @@
-"""Terms of REGULARIZATION_LOSSES that depend on rows, if a batch is computed in parts.
+"""Computes terms of REGULARIZATION_LOSSES that depend on rows, if a batch is divided into parts.
 
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
@@ -55,8 +55,9 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
-    # Objects that compute a term when it is used: see `_is_tensor`. Here, the replica that added
-    # the object uses it. On another replica, the term would read the variables of that replica.
+    # A term may be an object that computes its value when it is converted to a tensor: see
+    # `_is_tensor`. The replica that added the object converts it here. A conversion on another
+    # replica would read the variables of the other replica.
     terms[before:] = map(tf.convert_to_tensor, terms[before:])
     row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
     ids = set(map(id, row_terms))
@@ -88,8 +89,8 @@ def change_terms(before: int, change: Callable[[tf.Tensor], tf.Tensor]) -> None:
 
 
 def _is_tensor(term: Any) -> bool:
-    # The regulariser of `get_variable` may add an object that computes its value, which depends
-    # only on the variable, when it is used.
+    # The regulariser of `get_variable` may add an object in place of a tensor. The object computes
+    # its value when it is used, and the value depends only on the variable.
     return isinstance(term, tf.Tensor)
 
 

@@ -21,7 +21,7 @@ from mtl.step import draws
 
 # A hash is the lowest 32 bits of an int64; an overflow does not change these bits.
 _LOW_BITS = 0xFFFFFFFF
-# The golden ratio as a fraction of 2^32: multiples of it, modulo 2^32, lie far apart.
+# The golden ratio as a fraction of 2^32. Multiples of this number, modulo 2^32, lie far apart.
 _STRIDE = 0x9E3779B9
 # A float32 can represent an integer of 23 bits plus one half. The half excludes the number 0. With
 # more bits, the largest numbers would round to 1.
@@ -34,7 +34,7 @@ def are_rows_known() -> bool:
 
 
 def draw(name: str, size: int) -> tf.Tensor | None:
-    """Draw uniform numbers for each row, by the values of its fields.
+    """Draw uniform numbers for each row, which depend on the values of the row's fields.
 
     Args:
       name: the name of the draw; different names get different numbers.
@@ -58,7 +58,7 @@ def draw(name: str, size: int) -> tf.Tensor | None:
 def _make_keys(features: types.Tensors) -> tf.Tensor:
     """Hash all values of each row to a number of 32 bits, [B] int64."""
     keys = _make_constant(0)
-    # Sorted by name, since the order of the features may differ between a run and a server.
+    # The features are sorted by name, because their order may differ between a run and a server.
     for name in sorted(features):
         keys = _mix(keys * 31 + _make_field_keys(features[name]) + zlib.crc32(name.encode()))
     return keys

@@ -21,7 +21,8 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
     Returns:
       A variable that is saved and restored, but not trained.
     """
-    # The graph stores every entry of a constant array, even of an array of zeros.
+    # A constant initializer stores every entry of the array in the graph, so zeros have a separate
+    # initializer.
     is_zero = not initial.any()
     return tf1.get_variable(
         name,

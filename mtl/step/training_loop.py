@@ -1,9 +1,9 @@
 """Runs several training steps per session call, in a loop inside the graph.
 
-A session call takes about as much time as a small step, because of hooks, fetches and Python. To
-save the time of calls, one session call runs a `tf.while_loop` over several steps. The loop ends at
-the next step with a checkpoint or a summary, at the last step of the run, or after about a second.
-A run therefore writes the same files at the same steps, for any value of `steps_per_call`.
+Because of hooks, fetches and Python, each session call takes extra time, about as much as a small
+step. To save this extra time, one session call runs a `tf.while_loop` over several steps. The loop
+ends at the next step with a checkpoint or a summary, at the last step of the run, or after about a
+second. A run therefore writes the same files at the same steps, for any value of `steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
@@ -32,8 +32,8 @@ class StepResult:
 
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
-      values: float32 [M], the scalars of the call's last step. If a call of several steps ends
-        after a second, the scalars of `outlets.add_scalars_where_due` are NaN.
+      values: float32 [M], the scalars of the call's last step. If the limit of a second ends a call
+        of several steps, the scalars of `outlets.add_scalars_where_due` are NaN.
       names: the names of the M scalars.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
         makes no summary. A session call that runs a single step computes the summary only if the
@@ -59,7 +59,7 @@ class StepResult:
 
 
 Due = tuple["tf.Tensor", ...]
-"""The serialized summaries of a step, one string scalar; () if steps never add a summary."""
+"""The serialized summaries of a step, joined to a string scalar; () if no step adds a summary."""
 
 
 class Clock(NamedTuple):
@@ -116,7 +116,7 @@ def run_repeatedly(
     """
     start = tf1.train.get_or_create_global_step().read_value()
     # The end is computed once, before the loop. All steps of a call must agree on the last step,
-    # because only the last step makes summaries.
+    # because only the last step writes summaries.
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     start_time = tf.timestamp()
     # The loop carries this string only if a step can add summaries.
@@ -196,12 +196,14 @@ class _Steps:
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()
-        # The wait ends with the first label, not with a feature: some features are computed only if
-        # the step reads them.
+        # The measured wait for a batch ends when the first label is there. The time at which
+        # features are there does not count, because some features are computed only if the step
+        # reads them.
         tensors = tf.nest.flatten((labels, features), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
-        # Only the last step of a call writes summaries. A call ends at each step with a summary.
+        # A call ends at each step that must write summaries, so only the last step of a call writes
+        # summaries.
         is_last = tf.equal(step + 1, self._end)
         with outlets.compute_where(is_last), outlets.collect_summaries() as due_summaries:
             train_op, monitors = self._step_fn(features, labels)
@@ -215,8 +217,8 @@ class _Steps:
             clock = Clock(tf.timestamp(), waited)
         due_summary = _join(due_summaries) if self._no_due else None
         next_due = self._no_due if due_summary is None else (due_summary,)
-        # The loop returns only its state. Every step replaces the values in the state, so they come
-        # from the last step.
+        # The loop returns only its state. Every step replaces the values in the state, so the
+        # returned values come from the last step.
         return [
             _State(step, values, state.summary if summary is None else summary, clock, next_due)
         ]

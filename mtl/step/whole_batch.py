@@ -1,4 +1,4 @@
-"""Sums over the whole batch of a step, which replicas and slices (micro-batches) divide.
+"""Sums values over the whole batch of a step, in replicas and slices (micro-batches).
 
 batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
@@ -40,7 +40,8 @@ class Examples(NamedTuple):
 
     def separate_rows(self) -> WholeBatch:
         """Return a batch in which each row is a part; the passes of the rows add no UPDATE_OPS."""
-        # The forward pass of all rows has already updated the moving averages.
+        # The forward pass of all rows updates the moving averages, so passes of single rows must
+        # not.
         with withhold_collections():
             first = self.row(0)
         # The code that calls `separate_rows` sums over the replicas.
@@ -52,7 +53,7 @@ class ForwardPass(NamedTuple):
 
     Attributes:
       losses: {task: scalar}. Before `add_parts` is called, an auxiliary loss may also be a vector
-        of P terms, each a mean with its own weights of the rows.
+        of P terms, each a mean over the rows with separate weights of the rows.
       shared: `Towers.shared`, the outputs of the network that tasks share.
       samples: a function from S to S dicts of losses; the s-th dict covers every S-th row, from row
         s on.
@@ -125,7 +126,8 @@ class WholeBatch:
     """A batch in parts; the losses of the parts add up to the losses of the batch.
 
     Attributes:
-      first: the forward pass of this replica's first slice; without slices, of all its rows.
+      first: the forward pass of this replica's first slice, or of all rows of this replica if the
+        batch is not divided into slices.
       others: a function that takes the index of a slice, and builds the forward pass of the slice.
         Each call of `sum` builds the forward passes of all slices but the first again.
       slices: the number of slices of a replica's batch.
@@ -322,8 +324,8 @@ class _Builder:
             with scope:
                 return self._build(rows, index, count).add_parts()
         terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        # All replicas count at the same time. A later count would include new terms of the first
-        # replica.
+        # All replicas count the terms at the same time. If a replica counted later, it would also
+        # count the terms that the first replica has added in the meantime.
         num_terms = replicas.call_together(lambda: len(terms))
         # Replicas cannot communicate in the loop over slices. So batch norm in the loop uses only
         # the rows of its replica.
@@ -384,7 +386,8 @@ class _Builder:
         return self._totals[count]
 
     def _sum_slices(self) -> types.Tensors:
-        # A loss compares rows only within a slice, even if a group of rows spans two slices.
+        # If a loss compares rows, it compares only rows of the same slice, even if a group of rows
+        # spans two slices. So the label weights of each slice are computed separately.
         features, labels = self._rows
         parts = [
             self._label_weights(take_slice(labels or features, index, self._slices))
@@ -419,7 +422,7 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def withhold_collections() -> Iterator[list[tf.Operation]]:
-    """Remove entries that the context adds to the graph's collections; yield its UPDATE_OPS.
+    """Remove entries that the context adds to graph collections; yield a list of its UPDATE_OPS.
 
     All replicas share the collections of the graph, so all replicas enter and leave the context
     together. Entries that are added before or after the context stay in the collections.
@@ -477,8 +480,8 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     def take_rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         part = values[slice_ * size : (slice_ + 1) * size]
-        # With a tensor as the index, TensorFlow does not know the number of rows, which layers and
-        # heads read from the shape.
+        # If the index is a tensor, TensorFlow does not know the number of rows of the slice. Layers
+        # and heads read this number from the static shape.
         if isinstance(part, tf.RaggedTensor):
             part.row_splits.set_shape([size + 1])
             return part

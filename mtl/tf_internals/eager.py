@@ -29,7 +29,7 @@ def execute_eagerly() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def create_variables(values: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Let eager code create variables with initial values by name, and reuse them.
+    """Let eager code create variables with given initial values, and reuse variables by name.
 
     Args:
       values: {name of a variable: initial value}.

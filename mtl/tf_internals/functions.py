@@ -15,7 +15,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yield the operations of all functions that a graph calls, directly or indirectly.
 
-    If a graph calls a function twice, the operations of the function come twice.
+    If a graph calls a function twice, the operations of the function are yielded twice.
     """
     for operation in graph.get_operations():
         if operation.type in _CALLS:

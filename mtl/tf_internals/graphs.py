@@ -45,8 +45,8 @@ def find_gradient_sources(tensor: tf.Tensor, *sources: Sequence[tf.Tensor]) -> t
 
     Args:
       tensor: a tensor.
-      sources: several lists of tensors of the same graph; a gradient goes no further than to a
-        source, and does not pass `tf.stop_gradient`.
+      sources: several lists of tensors of the same graph; the search ends at each source, and at
+        each `tf.stop_gradient`.
 
     Returns:
       For each list, True if the gradient reaches one of its tensors.
@@ -109,7 +109,7 @@ def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
 
 
 def forward_operation(operation: tf.Operation) -> tf.Operation | None:
-    """Return the forward operation of a gradient's operation; None for other operations."""
+    """Return the forward operation to which an operation of a gradient belongs; else None."""
     forward = getattr(operation, "_original_op", None)
     if forward is None and operation._control_flow_context is None:
         return None

@@ -46,10 +46,11 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 
 def find_own_variables(variables: Sequence[tf.Variable]) -> list[str]:
-    """Return the names of variables of Keras layers, and of others without `get_variable`.
+    """Return the names of variables, such as of Keras layers, that `get_variable` did not create.
 
     Args:
-      variables: variables of the default graph. Those of models of `collect_updates` do not count.
+      variables: variables of the default graph. The result leaves out the weights of models for
+        which `collect_updates` was called.
     """
     # Imported here, as this module is also imported without TensorFlow.
     from tensorflow.python.ops import variable_scope

@@ -32,8 +32,8 @@ def prepare(session: tf.compat.v1.Session) -> None:
       session: the session, whose attribute `run` is replaced.
     """
     run = session.run
-    # The dict also holds the fetches. Without this reference, a new tensor could get the id of a
-    # deleted tensor.
+    # The dict also holds the fetches, because their ids are its keys. Without this reference, a new
+    # tensor could get the id of a deleted tensor.
     calls: dict[Hashable, tuple[Callable[[], Any], Any]] = {}
 
     def run_prepared(

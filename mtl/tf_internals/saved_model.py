@@ -36,7 +36,7 @@ def read(directory: str) -> Any:
 def edited(directory: str) -> Iterator[Any]:
     """Yield the MetaGraphDef of a SavedModel, and write it at the end of the context.
 
-    After an error in the context, the file stays as it was.
+    If code in the context raises an error, the file does not change.
 
     Args:
       directory: the folder that contains saved_model.pb.

@@ -29,7 +29,7 @@ class Shard(NamedTuple):
 
 
 def find_shard(variable: tf.Variable) -> Shard | None:
-    """Return the whole variable and first row of a shard; None if a variable is not a shard."""
+    """Return the place of a shard in its whole variable; None if a variable is not a shard."""
     info = getattr(variable, "_save_slice_info", None)
     return Shard(info.full_name, list(info.full_shape), info.var_offset[0]) if info else None
 

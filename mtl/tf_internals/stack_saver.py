@@ -22,7 +22,7 @@ Stacks = Mapping[int, tuple[Sequence[str], int]]
 
 
 def add_stack_saver(stacks: Stacks) -> tf.compat.v1.train.Saver:
-    """Add a saver for all variables to the graph; it saves the members of stacks.
+    """Add and return a saver for all variables that saves the members of stacks separately.
 
     Args:
       stacks: the stacked variables, which must be variables of the graph.
@@ -37,7 +37,7 @@ class _Builder(saver_lib.BulkSaverBuilder):
 
     def _build_internal(self, names_to_saveables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         ids = {id(saveable) for saveable in names_to_saveables}
-        if not ids >= self._stacks.keys():  # Else a stack would be saved as a whole.
+        if not ids >= self._stacks.keys():  # A missing stack would be saved whole.
             raise ValueError("A stack is not among the variables of the graph.")
         saveables = [
             _Members(saveable, *self._stacks[id(saveable)])

@@ -18,7 +18,7 @@ with deferred.imports():
 
 
 def add_zeros_saver(lacking: Collection[str]) -> None:
-    """Add a saver for all variables to the graph; it restores zeros for some variables.
+    """Add a saver for all variables, which restores zeros for variables that a checkpoint lacks.
 
     If the graph already has a saver, nothing is added.
 

@@ -46,6 +46,6 @@ class Saver(tf.compat.v1.train.Saver):
         sess.run(self._restored, {self._path: save_path, self._names: names})
         for variable, name in zip(self._variables, names, strict=True):
             if averaging.is_behind(reader, name):
-                # The op above has restored the value from the file, which is not up to date.
+                # `self._restored` has assigned the saved value, which is not up to date.
                 value = averaging.value_in(reader, name)
                 sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

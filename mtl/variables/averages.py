@@ -61,7 +61,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
             self._total_log = self._log_decay().read_value()
 
     def _log_decay(self) -> tf.Variable:
-        with tf.init_scope():  # Within a loop or a branch, find the graph of the variable.
+        with tf.init_scope():  # Finds the outermost graph from within a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable(DECAY, graph)
 
@@ -82,7 +82,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
         old = grad + tf.cast(missed_decay, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
-        # Without this dependency, rows could be written before they are read.
+        # Without this dependency, rows could be written before `new` has read their old values.
         with tf.control_dependencies([new]):
             now = tf.fill(tf.shape(indices), self._total_log + self._log)
         return tf.group(
@@ -93,6 +93,7 @@ class Averaging(tf.compat.v1.train.Optimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._tables:
             return super()._finish(update_ops, name_scope)
-        # The total product changes only after all rows of the batch have used the old product.
+        # The product of all decays changes only after all rows of the batch have used the old
+        # product.
         with tf.control_dependencies(update_ops):
             return tf.group(self._log_decay().assign_add(self._log), name=name_scope)

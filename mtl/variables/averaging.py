@@ -31,7 +31,7 @@ with deferred.imports():
     from mtl.variables import averages
 
 _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
-"""The moving averages of batch norms; `ExponentialAverage` also averages them."""
+"""The pattern of batch norms' moving averages, which `ExponentialAverage` also averages."""
 
 
 @checks.dataclass
@@ -45,7 +45,7 @@ class ExponentialAverage:
     count most. The formula of the decay d, with the global step t, comes from
     `tf.train.ExponentialMovingAverage`. In the first step, the average a is set to the weights w.
     The moving averages of batch norms are averaged as well, because they must fit the averaged
-    weights. If a row of a table is not in the batch, the step averages its unchanged weights. A
+    weights. The average of a table row also counts the steps whose batch does not have the row. A
     variable that is frozen for the whole run has no average. The average of a variable that is
     frozen up to a step does not change before this step.
 
@@ -66,7 +66,7 @@ class ExponentialAverage:
         """Build the op that updates the averages of N variables after the optimizer.
 
         Args:
-          before: the result of `rows_before`, computed before the optimizer.
+          before: the result of `rows_before`, computed before the optimizer changes the variables.
           variables: the N trained variables.
           step: the global step, before it is incremented.
           moves: True if this step changes the variables: a bool scalar of the graph, or Python's
@@ -104,7 +104,7 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
       A tensor in the shape and type of the variable.
     """
     name = patterns.variable_name(variable)
-    # The variable has the name of the optimizer's slot, which may not exist yet.
+    # The average has the name of a slot of the optimizer `Averaging`; this slot may not exist yet.
     scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
     with tf1.variable_scope(scope, auxiliary_name_scope=False), tf1.name_scope(None):
         average = tf1.get_variable(
@@ -174,22 +174,22 @@ def is_state(name: str) -> bool:
 
 
 def is_decay(name: str) -> bool:
-    """Return True if a variable has the decays of a table's averages; 0 means up to date.
+    """Return True if a variable has the decays of a table's averages, or the total decay.
 
     Args:
-      name: the name of a variable, without ":0". The function also returns True for the total
-        decay, `average_decay`.
+      name: the name of a variable, without ":0". The total decay is the variable `average_decay`.
+        If all decays are 0, all averages are up to date.
     """
     return name.rpartition("/")[2] == averages.DECAY
 
 
 def is_total(variable: tf.Variable) -> bool:
-    """Return True if a variable has the total decay, with which the decays of rows are compared."""
+    """Return True if a variable has the total decay, to which the decays of rows are compared."""
     return patterns.variable_name(variable) == averages.DECAY
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return the name of a variable's average in a checkpoint; its own name if it has no average.
+    """Return the name of a variable's average in a checkpoint, or of the variable if it has none.
 
     At step 0, averages are not yet valid, so the result is the name of the variable.
 
@@ -203,7 +203,7 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return True if `value_in` may differ from the value in a checkpoint.
+    """Return True if the result of `value_in` may differ from the value in a checkpoint.
 
     `value_in` updates the averages of tables, which may not be up to date, and sets the pruned
     weights of variables to 0.
@@ -224,8 +224,8 @@ def value_in(reader: Any, name: str) -> np.ndarray:
       name: the name of a variable, of an average, or of the decays of a table.
 
     Returns:
-      An array in the saved shape and type. Decays of a table are returned as equal to the total
-      decay, because the returned averages are up to date.
+      An array in the saved shape and type. For the decays of a table, each entry of the array is
+      the total decay, because the averages that `value_in` returns are up to date.
     """
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))

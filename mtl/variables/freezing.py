@@ -192,7 +192,7 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """Return the mask of a shard; the mask sees rows of the table's other shards as zeros."""
+    """Return the mask of a shard; the function `mask` gets zeros for the rows of other shards."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
@@ -231,7 +231,7 @@ def is_reached(step: float) -> bool | tf.Tensor:
     # Most models need only a Python bool, which adds no op and no branch to the graph.
     if step in (0, _NEVER):
         return step == 0
-    scope = cast(_Scope, _FREEZING.get().scope)  # A scope exists for other steps.
+    scope = cast(_Scope, _FREEZING.get().scope)  # Outside of a scope, `step` is 0.
     return scope.step >= int(step)
 
 
@@ -284,7 +284,7 @@ class _Scope:
             self.step = tf1.train.get_or_create_global_step().read_value()
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable is trained; infinite if it is always frozen."""
+        """Return the step from which a variable is trained; infinity if it is always frozen."""
         is_held = patterns.variable_name(variable) in self.part_names
         return _NEVER if is_held else self.freezing.first_step(variable)
 
@@ -359,8 +359,8 @@ class _Ambient(NamedTuple):
 
 
 _NEVER = float("inf")
-# The first replica creates the variables, and other replicas read its results here: {graph: (frozen
-# sizes, part names)}.
+# {graph: (frozen sizes, part names)}. The first replica creates the variables and fills this map,
+# and the other replicas read it.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -76,7 +76,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     """Add the changes that `move` has set for a table to looked-up rows of the table.
 
     Args:
-      rows: rows of the table without changes, [..., D].
+      rows: the looked-up rows before the changes, [..., D].
       table: the variable.
       ids: the row numbers, [...].
 
@@ -90,7 +90,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     changes_and_reads.read.add(patterns.variable_name(table))
     order = tf.argsort(change.indices)
     changed_ids, flat_ids = tf.gather(change.indices, order), tf.reshape(ids, [-1])
-    # For a row without a change, `searchsorted` returns the place of another row, or the end.
+    # If a looked-up row has no change, `searchsorted` returns the place of another row, or the end.
     places = tf.searchsorted(changed_ids, tf.cast(flat_ids, changed_ids.dtype))
     places = tf.minimum(places, tf.size(changed_ids) - 1)
     is_known = tf.equal(tf.gather(changed_ids, places), tf.cast(flat_ids, changed_ids.dtype))

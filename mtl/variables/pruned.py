@@ -187,7 +187,7 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
     names = map(find_weights, reader.get_variable_to_shape_map())
     cut_count = total = packed_bytes = 0
     for name, count in collections.Counter(names).items():
-        if count > 1:  # The name stands for weights and their mask.
+        if count > 1:  # The checkpoint has the weights and their mask.
             mask = reader.get_tensor(mask_name(name)) > 0
             value = np.where(mask, reader.get_tensor(name), np.float32(0))
             cut_count += int((~np.broadcast_to(mask, value.shape)).sum())

@@ -18,11 +18,11 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
-# The folders of a model_dir or SavedModel in which vocabularies are.
+# The folders with vocabularies in a model_dir or SavedModel.
 _FOLDERS = ("statistics", "assets")
-# The folder of a SavedModel in which FILE is.
+# The folder with `row_names.json` in a SavedModel.
 _EXTRA = "assets.extra"
-# These settings are written only if they differ from their defaults.
+# These fields of `RowNames` are written only if they differ from their defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
@@ -166,7 +166,7 @@ def _find_names(
 
 
 def seal(model_dir: str) -> None:
-    """Add a checksum to FILE if it has none.
+    """Add a checksum to `row_names.json` if the file has none.
 
     Args:
       model_dir: the folder of the file; a missing file is not created.
@@ -194,8 +194,8 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
     """Match the rows of two tables by their names.
 
-    Rows for unknown values are matched only if both tables have the same number of them, because
-    this number determines which row a value is hashed to.
+    Rows for unknown values are matched only if both tables have the same number of such rows,
+    because this number determines the row to which an unknown value is hashed.
 
     Args:
       old: the names of the rows of the old table, without its last rows, which are for unknown

@@ -85,7 +85,7 @@ def create_table(
 
 
 def is_half(variable: tf.Variable) -> bool:
-    """Return True if a variable is an embedding table in bfloat16, or a shard of one."""
+    """Return True if a variable is an embedding table in bfloat16, or a shard of such a table."""
     if variable.dtype.base_dtype != tf.bfloat16:
         return False
     # A user's network may have other variables in bfloat16, whose gradients are also bfloat16.

@@ -32,8 +32,8 @@ def find_first_value(variable: tf.Variable) -> float:
       variable: a slot, `<variable>/<slot>`.
 
     Returns:
-      The initial value if it is a constant that is equal in all entries; 0 for all other slots, and
-      for trainable variables.
+      The initial value if all entries start with the same constant; 0 for all other slots, and for
+      trainable variables.
     """
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0

@@ -33,11 +33,11 @@ FROM = 64
 """The least number of equal tasks for stacks; for fewer tasks, stacks save no time."""
 
 Seed = tuple[int | None, int | None]
-"""The two seeds of a random op; None without a seed of the graph."""
+"""The two seeds of a random op; both are None if the graph has no seed."""
 
 
 class _Tasks(NamedTuple):
-    """The way in which networks and heads build equal tasks."""
+    """Flags that determine how networks and heads build equal tasks."""
 
     may_stack: bool = False
     are_separate: bool = False
@@ -163,7 +163,7 @@ def expand_names(names: Sequence[str]) -> list[str]:
 
 
 def add_saver() -> tf.compat.v1.train.Saver | None:
-    """If the graph has stacks, add a saver that saves their members, and return the saver.
+    """Add and return a saver that saves the members of stacks; None if the graph has no stacks.
 
     The returned saver has no ops until its method `build` is called.
     """

@@ -91,8 +91,8 @@ def _create_variable(name: str, **settings: Any) -> Any:
 def _read_views(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     for _, view in sorted(_VIEWS.get(), key=lambda pair: pair[0]):
         getter = functools.partial(view, getter)
-    # Each context wraps the getter in this function. The outermost call applies all views, so inner
-    # calls must apply none.
+    # Each open context calls this function, one inside another. The outermost call applies all
+    # views, so the inner calls must apply none.
     with _VIEWS.set(()):
         return getter(name, **settings)
 

@@ -1,4 +1,4 @@
-"""Methods that give every task the same influence on the direction, in closed form.
+"""Methods with closed formulas that give every task the same influence on the update's direction.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.IMTLG()
@@ -14,8 +14,8 @@ from mtl import checks
 from mtl.balancing.methods import method
 from mtl.deferred import tf
 
-# Eigenvalues below this share of the largest eigenvalue come from rounding, with gradients that are
-# linearly dependent.
+# Eigenvalues below this share of the largest eigenvalue count as 0: if gradients are linearly
+# dependent, rounding errors make such eigenvalues.
 _DEPENDENT = 1e-13
 
 SCALES = ("min", "median", "rmse")
@@ -28,10 +28,10 @@ class IMTLG(method.Method):
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
     Multi-task Learning", ICLR 2021. Weights may be negative. If the sum of the weights is negative,
     the paper's division by the sum would make every task worse, so here the weights are divided by
-    the absolute value of their sum. If gradients are linearly dependent and there are several
-    solutions, the method takes the solution with the least norm, as weights of unit gradients. If
-    only the vector 0 has equal projections, as for opposite gradients, the combined gradient g is
-    0.
+    the absolute value of their sum. If gradients are linearly dependent, several solutions may
+    exist. The method then takes the solution whose weights `a_t |g_t|` of the unit gradients have
+    the least norm. If only the vector 0 has equal projections, as for opposite gradients, the
+    combined gradient g is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -101,8 +101,8 @@ class AlignedMTL(method.Method):
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Solve `U b = 1` by least squares, with cosines U; return the shortest b, and `1 - U b`.
 
-    The remainder `1 - U b` is in the null space of U: unit gradients, summed with the entries of
-    the remainder as weights, cancel out.
+    The remainder `1 - U b` is in the null space of U: if the entries of the remainder are weights,
+    the weighted sum of the unit gradients is 0.
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)

@@ -26,7 +26,7 @@ class NashMTL(method.Method):
     For T tasks, the length of the combined gradient g is sqrt(T), whatever the scale of the
     gradients. At a Pareto-stationary point, the equation has no solution, and the weights of
     Newton's method grow without bound. At a Pareto-stationary point, the weights are therefore
-    scaled so that the largest `a_t |g_t|` is 1, and g is about 0.
+    scaled so that the largest `a_t |g_t|` is 1, and the combined gradient g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -43,8 +43,8 @@ class FairGrad(method.Method):
     residuals of a few percent. At Pareto-stationary points, the weights are scaled as by `NashMTL`.
 
     Attributes:
-      alpha: a number above 0. 1 is `NashMTL`, 2 (default) minimises the total potential delay, and
-        large values approach max-min fairness.
+      alpha: a number above 0. An alpha of 1 gives `NashMTL`, 2 (default) minimises the total
+        potential delay, and large values approach max-min fairness.
     """
 
     alpha: checks.Positive = 2.0
@@ -53,7 +53,7 @@ class FairGrad(method.Method):
         """Return the tasks' weights [T], above 0."""
         power = 1 / self.alpha
         # The equation for b = w |g| is U b = |g|^(power - 1) b^-power. A common factor of the right
-        # side only scales b, so it is removed before the solution.
+        # side only scales b, so the code removes this factor before it solves the equation.
         scales = (power - 1) * tf.math.log(tasks.norms)
         common = tf.reduce_mean(scales)
         solution = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)

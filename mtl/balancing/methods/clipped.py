@@ -48,7 +48,7 @@ class Clipped(method_lib.Method):
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:
-        """Return the tasks' weights [T] of the unclipped gradients, and the state of `method`."""
+        """Return the weights [T] of the unclipped gradients, and the new state of `method`."""
         scales = tf.minimum(self.max_norm / tasks.norms, 1.0)
         if not self.method:
             return scales, {}

@@ -3,7 +3,7 @@
 y = cone.minimum(objective, matrix, offset, start, dual_start, tolerance=1e-9)
 
 A point u [N] of the cone consists of numbers that are at least 0, followed by a number u0 and a
-vector u1 with `u0 >= |u1|`, which together have M numbers.
+vector u1 with `u0 >= |u1|`. Together, u0 and u1 have M numbers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def minimum(
     dual_start: tf.Tensor,
     tolerance: float,
 ) -> tf.Tensor:
-    """Return the y [M] that minimises `c'y` among those with `s = A y + h` in the cone.
+    """Minimise `c'y` over y [M], under the constraint that `s = A y + h` is in the cone.
 
     Y. Nesterov, M. Todd, "Primal-dual interior-point methods for self-scaled cones", SIAM Journal
-    on Optimization 8(2), 1998, with Mehrotra's steps. If rounding errors stop the progress before
-    the tolerance is reached, the result is the last y that reduced the gap `s'z`.
+    on Optimization 8(2), 1998, with Mehrotra's predictor and corrector steps. If rounding errors
+    stop the progress before the tolerance is reached, the result is the last y that reduced the gap
+    `s'z`.
 
     Args:
       objective: c [M].
@@ -69,7 +70,7 @@ def minimum(
         next_y, next_z = y + step * dy, z + step * tf.linalg.matvec(inverse, dz)
         return i + 1, next_y, next_z, tf.tensordot(slack(next_y), next_z, 1), y, gap
 
-    # Before the first step, any gap counts as progress.
+    # The gap before the first step counts as 1e300, so that the first step always runs.
     gap, infinity = tf.tensordot(slack(start), dual_start, 1), tf.constant(1e300, tf.float64)
     first = [tf.constant(0), start, dual_start, gap, start, infinity]
     _, y, _, gap, before, gap_before = tf.while_loop(goes_on, body, first)

@@ -15,7 +15,8 @@ from mtl import checks
 from mtl.balancing.methods import method
 from mtl.deferred import tf
 
-# A step of gradient descent could make a weight negative, which would increase the task's loss.
+# The least weight of a task in GradNorm. Without this limit, a step of gradient descent could make
+# a weight negative, and training would increase the task's loss.
 _LEAST_WEIGHT = 1e-3
 
 
@@ -46,7 +47,7 @@ class GradNorm(method.Method):
     learning_rate: checks.Positive = 0.025
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return initial weights [T], and first losses [T]: 0 until a task's first batch."""
+        """Return weights [T] of 1, and first losses [T], each 0 until the task's first batch."""
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -59,7 +60,8 @@ class GradNorm(method.Method):
         pull = tf.math.divide_no_nan(loss_ratios, tf.reduce_mean(loss_ratios)) ** self.alpha
         lengths = weights * tasks.norms
         mean = tf.reduce_mean(lengths)
-        # `slope` is the derivative of the sum by w, with n and r held constant.
+        # `slope` is the derivative of `sum_t |n_t - n r_t^alpha| / n` by w, with n and r held
+        # constant.
         slope = tf.sign(lengths - mean * pull) * tasks.norms / mean
         new_weights = tf.maximum(weights - self.learning_rate * slope, _LEAST_WEIGHT)
         new_weights *= tf.reduce_sum(weights) / tf.reduce_sum(new_weights)
@@ -87,9 +89,9 @@ class ExcessMTL(method.Method):
     Attributes:
       step_size: the step size of the logarithms of the weights, above 0; the default comes from the
         authors' code.
-      warmup_steps: the number of steps, at least 1, whose mean is the first excess risk of a task.
-        Until then, e_t is 1. The authors' code takes the mean of 1 step, and the paper the mean of
-        three epochs.
+      warmup_steps: the number of steps, at least 1, over which the first excess risk of a task is
+        averaged. During these steps, e_t is 1. The authors' code takes the mean of 1 step, and the
+        paper the mean of three epochs.
     """
 
     preconditions = True

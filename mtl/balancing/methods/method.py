@@ -21,7 +21,7 @@ State = Mapping[str, "tf.Tensor"]
 
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """The tasks that have a gradient in a step, with the values from which a method decides.
+    """The tasks that have a gradient in a step, and the values from which a method weighs them.
 
     Attributes:
       gramian: [T, T] float64, inner products of the tasks' gradients; the diagonal is above 0. If
@@ -55,7 +55,7 @@ class Tasks:
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Return True for the task with a name, [T] bool; None stands for the model's first task.
+        """Return a mask [T], True for the task called `name`; None means the model's first task.
 
         Raises:
           UserError: no task of the model has this name.
@@ -73,7 +73,7 @@ class Method:
     Attributes:
       tracking_rate: if below 1, running averages with this rate replace the gradients; see
         `tracking`.
-      preconditions: True takes the inner products of gradients that
+      preconditions: True if the method needs inner products of gradients that
         `tracking.precondition_gradients` has divided.
       samples: if above 1, the number of samples into which the rows of a batch are divided. The
         weights are decided from gradients of the first two samples. The update takes gradients of
@@ -132,7 +132,7 @@ class CoordinateMethod:
     """Combines the gradients of the tasks separately at every coordinate."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return values [S, ...] whose sum over the parts of the batch `__call__` needs.
+        """Return values [S, ...] of a part of the batch; `__call__` gets their sum over all parts.
 
         Args:
           rows: the gradients of S tasks, [S, ...].

@@ -15,11 +15,13 @@ from mtl import checks
 from mtl.balancing.methods import method, solvers
 from mtl.deferred import tf
 
-# Limits in units of the longest normalised gradient: the tolerated shortfall of a task's progress,
-# and the largest weight. Beyond a limit, no direction meets all constraints.
+# Limits in units of the longest normalised gradient. If a task's progress falls short of its
+# constraint by more than `_SHORT`, or a weight exceeds `_GREATEST`, the code concludes that no
+# direction meets all constraints.
 _SHORT = 1e-7
 _GREATEST = 1e7
-# If the squared norm of a sum is below this share of its terms, the norm is a rounding error.
+# If the squared norm of a sum of vectors is below this share of the squared sum of their norms, the
+# norm is a rounding error.
 _ROUNDING = 1e-13
 
 
@@ -35,10 +37,10 @@ class PCD(method.Method):
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
     Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
     method finds the direction; the paper tries all subsets of the constraints. The paper adds 1e-8
-    to the averages v_t; without this term, as here, the scale of the gradients does not matter. As
-    in the paper, the combined gradient is the primary task's gradient itself if no direction meets
-    all constraints. The combined gradient is 0 if the primary task has no gradient, as in a batch
-    without its labels.
+    to the averages v_t. The code leaves out this term, so that the scale of the gradients does not
+    matter. As in the paper, the combined gradient is the primary task's gradient itself if no
+    direction meets all constraints. The combined gradient is 0 if the primary task has no gradient,
+    as in a batch without labels of this task.
 
     Attributes:
       primary: the name of the primary task; by default the task of the model's first head.

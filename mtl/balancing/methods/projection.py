@@ -18,7 +18,7 @@ from mtl.deferred import tf
 
 
 def _random_orders(tasks: method.Tasks) -> tf.Tensor:
-    """Draw a random order of the tasks in each row, [T, T]."""
+    """Draw T random orders of the T tasks; each row of the result [T, T] is an order."""
     return tf.argsort(tf.random.stateless_uniform(tf.shape(tasks.gramian), tasks.seed))
 
 
@@ -41,7 +41,8 @@ class PCGrad(method.Method):
 
         def project(position, combinations):  # Row i of [T, T] has the weights of g_i'.
             other = orders[:, position]
-            # Row i marks the task j for g_i'. A gradient is not projected onto itself.
+            # Row i has a 1 at the task j whose gradient g_j is compared with g_i'. If j is i, the
+            # row is 0, because a gradient is not compared with itself.
             onto = tf.one_hot(other, tf.shape(orders)[1], dtype=tf.float64) * (1 - identity)
             product = tf.reduce_sum((combinations @ cosines) * onto, 1, keepdims=True)
             return position + 1, combinations - tf.minimum(product, 0) * onto
@@ -52,7 +53,7 @@ class PCGrad(method.Method):
 
 @checks.dataclass
 class GradVac(method.Method):
-    """`g = sum_i g_i'`: turns gradients towards each other if their cosine is below their average.
+    """`g = sum_i g_i'`: raises the cosine of two gradients if it is below its running average.
 
     For each task i, g_i' starts as g_i; for each other task j in random order, let c be the cosine
     of g_i' and g_j, and v the running average of this cosine over the steps. If the cosine c is

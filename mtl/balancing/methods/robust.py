@@ -30,8 +30,8 @@ class Krum(method.Method):
     Attributes:
       outliers: the assumed number of outlying gradients, at least 0. The paper requires at least `2
         outliers + 3` tasks.
-      selected: the number of gradients to average, at least 1. 1 is Krum, and larger numbers are
-        Multi-Krum.
+      selected: the number of gradients to average, at least 1. With 1, the method is Krum; with
+        larger numbers, the method is Multi-Krum.
     """
 
     outliers: checks.Natural = 1
@@ -77,7 +77,7 @@ class TrimmedMean(method.CoordinateMethod):
                 values = _drop(tf.minimum, tf.maximum, _drop(tf.maximum, tf.minimum, values))
             return tf.add_n(values) / len(values)
         for _ in range(self.trim):
-            # A cut drops two rows, and at least one row must remain.
+            # Each call of `_cut` drops two rows, and at least one row must remain.
             is_enough = tf.shape(rows)[0] > 2
             rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda values=rows: values)
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))
@@ -91,7 +91,7 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 
     Args:
       choose: the function that chooses the value to drop, `tf.maximum` or `tf.minimum`.
-      leave: of `tf.maximum` and `tf.minimum` the function that is not `choose`.
+      leave: the opposite of `choose`, `tf.minimum` or `tf.maximum`.
       values: tensors of the same shape.
     """
     winner, losers = values[0], list[tf.Tensor]()

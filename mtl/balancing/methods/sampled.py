@@ -22,11 +22,11 @@ def _check_samples(where: str, samples: int) -> None:
 
 @checks.dataclass
 class MoDo(method.Method):
-    """`g = sum_t a_t g_t`: moves the weights a towards MGDA's by unbiased inner products.
+    """`g = sum_t a_t g_t`: unbiased inner products move the weights a towards those of MGDA.
 
-    Each step changes the weights by `a <- P(a - step_size (G G~' + ridge I) a)`, from a = 1 / T at
-    first. G and G~ are the gradients [T, D] of two samples of the batch, and P is the projection
-    onto the simplex.
+    Each step changes the weights by `a <- P(a - step_size (G G~' + ridge I) a)`. The initial
+    weights are a = 1 / T. G and G~ are the gradients [T, D] of two samples of the batch, and P is
+    the projection onto the simplex.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
@@ -82,8 +82,8 @@ class SDMGrad(method.Method):
     simplex. If no diagonal entry of the products C is above 0, the weights a do not change.
 
     Attributes:
-      pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. 0 is MGDA, and
-        large values approach the mean gradient.
+      pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. With 0, the method
+        is MGDA; with large values, g approaches the direction of the mean gradient.
       step_size: the step size of the weights a, above 0; the paper's beta. The step size should be
         below 2 / (the largest eigenvalue of the normalised products C / n^2), which is about 2 / T
         if the gradients agree.

@@ -23,8 +23,8 @@ class GradDrop(method.CoordinateMethod):
     Optimizing Deep Multitask Models with Gradient Sign Dropout", 2020, arXiv:2010.06808. With
     `Combine.on = "representation"`, the method is the paper's layer: gradients are multiplied by
     the sign of the activation, and their sums over the batch determine the probability p and the
-    m_t. All examples share a draw. With `Combine.on = "parameters"`, a sign is drawn for every
-    coordinate of every variable.
+    m_t. All examples of a batch share the drawn signs. With `Combine.on = "parameters"`, a sign is
+    drawn for every coordinate of every variable.
 
     Attributes:
       leak: the factor of gradients that do not have the drawn sign, in [0, 1); 0 in most

@@ -13,14 +13,15 @@ from collections.abc import Callable
 from mtl.balancing.methods import cone, method
 from mtl.deferred import tf
 
-# Most loops end much earlier, at a solution. The limit is for problems without a solution.
+# Most loops reach a solution in far fewer iterations. The limit ends the loop of a problem without
+# a solution.
 _MAX_ITERATIONS = 60
 # A small number is added to diagonals, so that solutions are unique even if gradients are linearly
 # dependent. The number is far below the tolerance of a solution, and far above rounding errors of
 # inner products.
 _RIDGE = 5e-15
-# This number is added to a diagonal to select one of several solutions. The objective changes by at
-# most a tenth of its tolerance.
+# This number is added to a diagonal to select one of several solutions. This number changes the
+# objective by at most a tenth of the solver's tolerance.
 _TIE_BREAK = 1e-10
 # Newton's method tries these fractions of a step, all at once.
 _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
@@ -78,10 +79,10 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    The function adds `(sum a - 1)^2` to the objective, in place of the constraint `sum a = 1`; this
-    changes only the scale of the solution, which is then divided by its sum. If gradients are
-    linearly dependent, there may be several solutions; the returned weights are close to the
-    solution of least norm.
+    In place of the constraint `sum a = 1`, the function adds `(sum a - 1)^2` to the objective. This
+    term changes only the scale of the solution, and the function then divides the solution by its
+    sum. If gradients are linearly dependent, there may be several solutions; the returned weights
+    are close to the solution of least norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -108,7 +109,8 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
     """
     descending = tf.sort(values, direction="DESCENDING")
     counts = tf.range(1, tf.size(values) + 1, dtype=values.dtype)
-    # Entry n is the amount to subtract, if only the first n entries remain above 0.
+    # `levels[n - 1]` is the amount to subtract from all values if exactly the n largest values stay
+    # above 0.
     levels = (tf.cumsum(descending) - total) / counts
     above = tf.reduce_sum(tf.cast(descending > levels, tf.int32))
     return tf.maximum(values - levels[tf.maximum(above, 1) - 1], 0.0)
@@ -136,7 +138,7 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
     largest = tf.reduce_max(tasks.norms)
     center = tf.linalg.matvec(rows, start, transpose_a=True)
     length = tf.norm(center)
-    cancels = length <= 1e-13 * largest  # d0 is about 0, so d cannot turn.
+    cancels = length <= 1e-13 * largest  # True if d0 is about 0.
     move = _worst_case_move(rows / largest, center / tf.where(cancels, largest, length), radius)
     move = tf.linalg.matvec(vectors, tf.math.divide_no_nan(move, roots)) * length / tasks.norms
     return tf.where(cancels, tf.zeros_like(move), move)
@@ -211,7 +213,8 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     start = scales ** (1 / (1 - power))  # The solution for orthogonal gradients.
     first_change = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
-    # Without a solution, values grow. A value that falls towards 0 does not show this.
+    # If no solution exists, some values of b grow without bound. Values that fall towards 0 are no
+    # sign of a missing solution.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)
 

@@ -25,17 +25,17 @@ def _check_rate(where: str, rate: float) -> None:
 
 @checks.dataclass
 class MoCo(method.Method):
-    """`g = sum_t a_t y_t`: averages gradients to y_t, and moves the weights a towards MGDA's.
+    """`g = sum_t a_t y_t`: averages gradients to y_t; the weights a move towards those of MGDA.
 
     Each step updates the running average of each task's gradient, `y <- y + rate (g - y)`, then the
-    weights, `a <- P(a - step_size (Y Y' + ridge I) a)`, with y = 0 and a = 1 / T at first. P is the
-    projection onto the simplex.
+    weights, `a <- P(a - step_size (Y Y' + ridge I) a)`. P is the projection onto the simplex.
+    Before the first step, y is 0, and a is 1 / T.
 
     H. Fernando, H. Shen, M. Liu, S. Chaudhury, K. Murugesan, T. Chen, "Mitigating Gradient Bias in
     Multi-objective Learning: A Provably Convergent Stochastic Approach", ICLR 2023,
     arXiv:2210.12624. As in the paper, the scale of the gradients influences how far a step moves
-    the weights a. `rate` and `step_size` are constant here; in the paper's theorems, they fall. The
-    averages are T times as large as the variables whose gradients are compared.
+    the weights a. In the paper's theorems, `rate` and `step_size` fall over the steps; here, both
+    are constant. The averages are T times as large as the variables whose gradients are compared.
 
     Attributes:
       rate: the rate of the running averages y, in (0, 1]; the paper's beta.

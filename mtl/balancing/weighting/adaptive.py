@@ -63,7 +63,7 @@ class DynamicWeightAverage(base.Weighting):
         earlier = tf.where(has_ended, latest, earlier)
         latest = tf.where(has_ended, tf.math.divide_no_nan(sums, counts), latest)
         present = base.are_present(values)
-        # The factor is 0 at the start of a period, and resets the sums.
+        # `goes_on` is 0 at the start of a period, and resets the sums.
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
         counts = goes_on * counts + tf.cast(present, tf.float64)
@@ -85,8 +85,8 @@ class FAMO(base.Weighting):
     arXiv:2306.03792. The authors' code computes the loss "L_t after" a step by a second forward
     pass on the same batch. Here, "L_t after" a step is the loss of the next batch that has the
     task, which takes no further pass. Over many steps, the differences between one batch and the
-    next add up to the fall of the loss. Differences on one and the same batch also include what a
-    step learns only about this batch.
+    next add up to the fall of the loss. A difference on the same batch would also include progress
+    that helps only this batch.
 
     Attributes:
       learning_rate: the learning rate of the logits xi, above 0.
@@ -117,7 +117,7 @@ class FAMO(base.Weighting):
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
     def _update_logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Update the logits xi [T] by how the losses have changed since the last step."""
+        """Update the logits xi [T] by the changes of the losses since the last step."""
         zeros = np.zeros(values.shape[0])
         state, last = (
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")

@@ -13,9 +13,9 @@ from typing import Any
 from mtl import checks, types
 from mtl.deferred import tf
 
-# A smaller loss counts as absent, so that its inverse cannot overflow.
+# A task with a smaller loss counts as absent, so that the inverse of the loss cannot overflow.
 _LEAST = 1e-30
-# Weights are capped, because the largest float32 is 3.4e38.
+# Larger weights are set to this value, because the largest float32 is 3.4e38.
 _GREATEST_WEIGHT = 1e30
 
 
@@ -66,7 +66,7 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         ]
         return tf.debugging.Assert(False, [tf.strings.join(message)])
 
-    # In a branch, only steps with a negative loss run the ops of the message.
+    # The branch runs the ops of the message only in steps with a negative loss.
     with tf.control_dependencies([tf.cond(tf.reduce_any(below), fail, tf.no_op)]):
         return tf.identity(values)
 
@@ -127,7 +127,8 @@ def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
       float64 [T] with sum 1; 0 for tasks that are False in `among`, and 0 for all tasks if `among`
       is False everywhere.
     """
-    # If no task took part, -inf minus -inf would be NaN. So the lowest finite number replaces -inf.
+    # Tasks outside of `among` get the lowest finite number, not -inf: if all logits were -inf, the
+    # difference from their maximum would be NaN.
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))

@@ -83,7 +83,7 @@ class IMTLL(base.Weighting):
 
 
 def _check_losses(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Return {task: (loss, True if present)}; absent tasks get 0, and negative losses fail."""
+    """Return {task: (loss, is present)}; absent tasks have the loss 0, and negative losses fail."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(is_present, loss, 0.0), is_present)

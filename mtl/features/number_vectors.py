@@ -133,8 +133,8 @@ class PiecewiseLinear(_Vectors):
         return {"boundaries": [bins], "least": bins[:1], "greatest": bins[-1:]}
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        lowest = np.array(entry["least"])
-        return lowest, column.inverse(np.array(entry["greatest"]) - lowest)
+        shift = np.array([_find_origin(bins) for bins in entry["boundaries"]])
+        return shift, column.inverse(np.array(entry["greatest"]) - np.array(entry["least"]))
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
         normal_boundaries = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
@@ -162,11 +162,21 @@ class PiecewiseLinear(_Vectors):
         return _split_columns(_apply_layers(encoded, sizes, counts, self.dimension), sizes)
 
 
+def _find_origin(boundaries: Sequence[float]) -> float:
+    """Return the boundary that becomes 0: the start of the narrowest bin.
+
+    The closer a number is to 0, the smaller is its rounding error in float32. If the least boundary
+    became 0, and were an outlier, all other numbers might be rounded to the same number.
+    """
+    widths = np.diff(boundaries)
+    return boundaries[int(np.argmin(widths))] if len(widths) else boundaries[0]
+
+
 def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
-    """Scale boundaries to [0, 1]; the boundaries of a constant element become 0."""
+    """Scale boundaries to a range of length 1; the boundaries of a constant element become 0."""
     # Subtract before the cast to float, because the subtraction of integers is exact.
-    from_least = (np.asarray(boundaries) - boundaries[0]).astype(np.float64)
-    return from_least * column.inverse(from_least[-1])
+    from_origin = (np.asarray(boundaries) - _find_origin(boundaries)).astype(np.float64)
+    return from_origin * column.inverse(from_origin[-1] - from_origin[0])
 
 
 def _encode_by_bin(

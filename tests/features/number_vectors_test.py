@@ -91,6 +91,24 @@ def test_fitted_bins_have_equal_shares_of_each_element(build):
         assert ((each > 0) & (each < 1)).sum(0).tolist() == pytest.approx([50] * 4, abs=2)
 
 
+@pytest.mark.parametrize(
+    "values, outlier",
+    [
+        (np.linspace(0, 1, 999, dtype=np.float32), -999_999),
+        (np.linspace(0, 1, 999, dtype=np.float32), 999_999),
+        (np.arange(999), -2_000_000_000),
+    ],
+)
+def test_an_outlier_does_not_hide_the_places_of_all_other_values(build, values, outlier):
+    values = np.append(values, outlier).astype(values.dtype)
+    column = features.PiecewiseLinear(names=["x"], boundaries=8)
+    bins = np.quantile(values, np.linspace(0, 1, 9))
+    encoded = build(column, {"x": values})[0]["piecewise_linear_x"]
+    expected = [_paper_bins(value, bins) for value in values.astype(np.float64)]
+    # The fit takes boundaries from the values, and NumPy takes them between the values.
+    np.testing.assert_allclose(encoded[:-1], expected[:-1], atol=0.03)
+
+
 def test_a_field_that_is_mostly_one_value_keeps_bins_for_the_rest(build):
     gains = np.concatenate([np.zeros(900), np.arange(1, 101)]).astype(np.float32)
     column = features.PiecewiseLinear(names=["x"], boundaries=5)

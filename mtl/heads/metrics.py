@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from mtl import types
+from mtl import checks, types
 from mtl.deferred import tf, tf1
 
 # The number of bins in C. Guo et al., "On Calibration of Modern Neural Networks", 2017.
@@ -243,7 +243,18 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
 
     Returns:
       The sums in float64, without the summed axis; a scalar by default.
+
+    Raises:
+      UserError: the values would be broadcast, such as values [B, 1] with weights [B].
     """
+    ranks = values.shape.rank, weights.shape.rank
+    if None not in ranks:
+        sizes = zip(reversed(values.shape), reversed(weights.shape), strict=False)
+        # With equal ranks, an unknown size of the weights may be 1.
+        allowed = (1, None) if ranks[0] == ranks[1] else (1,)
+        fits = ranks[0] >= ranks[1] and all(size != 1 or other in allowed for size, other in sizes)
+        rule = f"have a shape to which weights {tuple(weights.shape)} can be broadcast"
+        checks.require(fits, "the values of a metric", rule, tuple(values.shape))
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
 

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl import checks
 from mtl.heads import metrics
 
 tf1 = tf.compat.v1
+
+
+def test_values_that_would_be_repeated_for_each_weight_are_refused():
+    rows = tf.ones([3])
+    for values, weights in ((rows, rows), (tf.ones([3, 2]), rows[:, tf.newaxis]), (rows, rows[0])):
+        metrics.sum_weighted(values, weights)
+    for values, weights in ((rows[:, tf.newaxis], rows), (rows, tf.ones([2, 3]))):
+        with pytest.raises(checks.UserError, match="the values of a metric must have a shape to"):
+            metrics.sum_weighted(values, weights)
 
 
 def test_calibration_error():

@@ -263,8 +263,25 @@ class Decision:
                 is_there = not isinstance(names, str) or tf.io.gfile.exists(names)
                 where = f"WarmStart.row_names[{pattern!r}]"
                 checks.require(is_there, where, "be an existing file", names)
-                return our_names._replace(names=names)
+                their_names = our_names._replace(names=names)
+                is_table = not self.is_optimizers(name) and not our_names.are_grouped
+                if is_table and row_names_lib.fit_shape(our_names, list(self.shapes[name])):
+                    self._require_fit(where, their_names, old)
+                return their_names
         return row_names_lib.find_row_names(self.source.named, old)
+
+    def _require_fit(self, where: str, names: types.RowNames, old: str) -> None:
+        """Check that `WarmStart.row_names` names each row of a saved variable once.
+
+        Names that do not fit the rows would leave the rows in their places.
+        """
+        listed, shape = row_names_lib.read_names(names), self.source.shapes[old]
+        checks.unique(where, listed)
+        limit = "at most " if names.and_unknown else ""
+        size = f"{limit}{shape[names.axis]}" if shape else "no"
+        rule = f"hold {size} names, for the rows of {old!r} in {self.source.path}"
+        fits = row_names_lib.fit_shape(names, shape)
+        checks.require(fits, where, rule, len(listed))
 
 
 def find_owner(name: str, names: Mapping[str, Any]) -> str:

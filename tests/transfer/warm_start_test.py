@@ -328,6 +328,24 @@ def test_names_of_rows_can_be_given(source, tmp_path):
     np.testing.assert_array_equal(values[WORDS], tiny.variables(source)[WORDS][[2, 0, 3]])
 
 
+def test_given_names_must_name_each_saved_row_once(source, tmp_path):
+    table, classes = "^features/categorical_word/", "^head/kind/"
+    cases = (
+        (table, "abcdefgh", f"at most 4 names, for the rows of '{WORDS}' in .*, got 8"),
+        (table, "aba", r"each name once, got \['a'\]"),
+        (classes, "abcd", f"3 names, for the rows of '{KIND}' in .*, got 4"),
+        (classes, "ab", f"3 names, for the rows of '{KIND}' in .*, got 2"),
+    )
+    file = tmp_path / "old.txt"
+    with _building(tiny.make(), tmp_path) as named:
+        for pattern, names, message in cases:
+            file.write_text("\n".join(names) + "\n")
+            start = transfer.WarmStart(source=str(source), row_names={pattern: str(file)})
+            where = re.escape(f"WarmStart.row_names[{pattern!r}] must hold ")
+            with pytest.raises(checks.UserError, match=where + message):
+                start.plan(tf1.global_variables(), named)
+
+
 ODD = [f"a{odd}b" for odd in "\u2028\u2029\x85\v\f\x1c\x1d\x1e"]
 
 

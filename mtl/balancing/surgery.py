@@ -344,7 +344,7 @@ class Combine(types.Surgery):
     def _take_samples(self, tasks: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
         fix = (
             "It needs the losses of samples of the batch. Leave out MultiTaskModel.mixing, which "
-            "mixes samples, and heads that compare rows, such as heads.Ranking."
+            "mixes samples, and heads and auxiliary losses that compare rows."
         )
         if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)

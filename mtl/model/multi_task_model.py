@@ -259,7 +259,7 @@ class MultiTaskModel(passes.Passes):
             ]
 
         whole = {name: losses.average() for name, losses in added.items()}
-        has_samples = self.are_losses_apart and all(e.has_samples for e in extensions)
+        has_samples = self.are_rows_apart and all(e.has_samples for e in extensions)
         return whole_batch.ForwardPass(
             {**compute(logits, labels), **whole},
             outputs.towers.shared,

@@ -284,17 +284,11 @@ class Settings:
     @property
     def are_rows_apart(self) -> bool:
         """True if the training losses of a row do not depend on other rows of the batch."""
-        apart = [
+        apart = [types.read_member(h, types.GroupHead, "are_rows_apart") for h in self.heads]
+        apart += [
             types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
-        return self.mixing is None and self.are_losses_apart and all(apart)
-
-    @property
-    def are_losses_apart(self) -> bool:
-        """True if no head compares the rows of a batch with each other."""
-        return all(
-            types.read_member(head, types.GroupHead, "are_rows_apart") for head in self.heads
-        )
+        return self.mixing is None and all(apart)
 
     @property
     def held(self) -> freezing_lib.Freezing:

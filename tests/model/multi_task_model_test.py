@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, features, heads, model, networks, types
+from mtl import auxiliary, checks, compat, features, heads, model, networks, types
 from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.heads import base
 from mtl.model import graph_options
@@ -280,6 +280,18 @@ def test_a_batch_with_fewer_rows_than_parts_trains():
         made = _model(networks.MLP(layers=[5]), surgery=part)
         *_, (after, _) = _train(made, batch)
         assert all(np.isfinite(value).all() for value in after.values())
+
+
+@pytest.mark.medium
+def test_samples_of_a_batch_are_refused_if_an_auxiliary_loss_compares_rows():
+    made = _model(
+        networks.MLP(layers=[5]),
+        surgery=surgery.Combine(method=methods.MoDo()),
+        auxiliary_losses=[auxiliary.SupervisedContrastive(head="sign", layers=[])],
+    )
+    message = "Combine.method must suit the model, .* auxiliary losses that compare rows"
+    with pytest.raises(checks.UserError, match=message):
+        next(_train(made, _batches(1)))
 
 
 def test_the_signatures_of_every_head():

@@ -40,6 +40,8 @@ REFUSALS = (
     r"^FTTransformer inputs must be vectors",
     r"^Update\.average must be None if tables have 16 bits",
     r"^a moving average that user code reads must not be of a table",
+    # The samples of a batch are not independent if a loss compares or mixes rows.
+    r"^Combine\.method must suit the model",
     # A mixed row has neither the label nor the gradient of a single row.
     r"^MultiTaskModel\.mixing must be None, as the auxiliary loss",
     r"^Experiment\.clip_audit must be None if MultiTaskModel\.mixing",

@@ -26,7 +26,8 @@ class Normals(dense.Dense):
     """Predicts a unit vector for each pixel: `loss = 1 - cos(logits, label)`.
 
     Labels are maps [H, W, 3] of vectors of any length above 0. A vector that is zero or has a NaN
-    marks a pixel without a label. Predicts `normal` [B, H, W, 3], of length 1.
+    marks a pixel without a label. Predicts `normal` [B, H, W, 3], of length 1; shorter only if the
+    logits are shorter than 1e-6. The angle of logits of zeros counts as 90 degrees.
 
     `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
     `within_<d>` is the share of angles below d (Fouhey, Gupta and Hebert, "Data-Driven 3D
@@ -105,7 +106,7 @@ class Normals(dense.Dense):
         return predictions["normal"]
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits: [B, H, W, 3] -> normal float32 [B, H, W, 3], of length 1."""
+        """Predict from logits: [B, H, W, 3] -> normal float32 [B, H, W, 3], unit vectors."""
         return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
@@ -155,7 +156,10 @@ def _compute_angles(vectors: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     1/50 degree.
     """
     sine = tf.norm(tf.linalg.cross(vectors, others), axis=-1)
-    return tf.math.atan2(sine, tf.reduce_sum(vectors * others, -1)) * (180 / math.pi)
+    cosine = tf.reduce_sum(vectors * others, -1)
+    angles = tf.math.atan2(sine, cosine) * (180 / math.pi)
+    # For a vector of zeros, `atan2` returns 0, the best angle, although its cosine is that of 90.
+    return tf.where((sine > 0) | tf.not_equal(cosine, 0), angles, 90.0)
 
 
 def _read_median(counts: tf.Tensor) -> tf.Tensor:

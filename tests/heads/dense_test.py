@@ -190,6 +190,14 @@ def test_small_angles_are_exact():
     np.testing.assert_allclose(found["within_30"], 2 / 3, rtol=1e-6)
 
 
+def test_a_normal_of_zeros_is_at_a_right_angle_to_its_label():
+    x = np.zeros([2, 1, 1, 3], "f")
+    label = np.array([[0, 0, 1], [1, 2, 2]], "f")[:, None, None]
+    found = harness.evaluate(heads.Normals(name="y"), x, {"y": label}, num_batches=1)
+    assert found["mean_angle"] == 90 and found["within_30"] == 0 and found["average_loss"] == 1
+    assert found["median_angle"] == pytest.approx(90, abs=0.01)
+
+
 def make(network=None, head=None, **settings):
     return model.MultiTaskModel(
         columns=[features.Image(names=["x"], augmentations=settings.pop("augmentations", ()))],

@@ -46,7 +46,8 @@ class ExampleClipping(types.Surgery):
         `gradient_norm`.
       noise_multiplier: at least 0. The sum of the clipped gradients gets Gaussian noise of standard
         deviation `noise_multiplier * max_norm` in every coordinate. Table rows that are not in the
-        batch get noise as well, so the time of a step grows with the size of the tables.
+        batch get noise as well, so the time of a step grows with the size of the tables. Penalties
+        and the optimizer treat all rows as rows in the batch.
     """
 
     max_norm: checks.Bound
@@ -175,12 +176,18 @@ class ExampleClipping(types.Surgery):
     ) -> types.Gradient:
         if gradient is None:
             return None
+        # A table in bfloat16 has a gradient in float32.
         noise = tf.random.stateless_normal(
-            variable.shape, draws.make_balancing_seed(index), dtype=variable.dtype
+            variable.shape, draws.make_balancing_seed(index), dtype=gradient.dtype
         )
-        return gradients_lib.add_gradients(
+        noisy = gradients_lib.add_gradients(
             gradient, self.noise_multiplier * self.max_norm / count * noise
         )
+        if not isinstance(gradient, tf.IndexedSlices):
+            return noisy
+        # The update recognises a table by its sparse gradient, and treats it by rows.
+        rows = tf.range(tf.cast(variable.shape[0], gradient.indices.dtype))
+        return tf.IndexedSlices(noisy, rows, gradient.dense_shape)
 
 
 def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:

@@ -8,7 +8,7 @@ from mtl import compat, features, heads, model, networks
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.example_gradients import gradient_forms
 from mtl.model import graph_options
-from mtl.optimization import optimizers, update
+from mtl.optimization import adaptive_clipping, optimizers, transforms, update
 from tests import tiny
 from tests.balancing import surgery_methods
 
@@ -60,16 +60,16 @@ class Tied:
 MLP = networks.SharedBottom(trunk=networks.MLP(layers=[6]))
 
 
-def _step(part, slices, chosen=slice(None), network=MLP):
-    """The change of every variable by one step at rate 1."""
+def _step(part, slices, chosen=slice(None), network=MLP, storage="float32", **settings):
+    """The change of every variable by one step at rate 1, with these settings of the update."""
     made = model.MultiTaskModel(
         columns=[
             features.Numeric(names=["x"], normalization="none"),
-            features.Hashed(names=["word"], num_buckets=4, dimension=3),
+            features.Hashed(names=["word"], num_buckets=4, dimension=3, storage=storage),
         ],
         network=network,
         heads=[heads.Binary(name="sign"), heads.Regression(name="size")],
-        update=update.Update(optimizer=optimizers.SGD(learning_rate=1.0)),
+        update=update.Update(**{"optimizer": optimizers.SGD(learning_rate=1.0), **settings}),
         surgery=part,
         weighting=weighting.Fixed(weights={"sign": 1.5, "size": 0.5}),
     )
@@ -144,6 +144,29 @@ def test_noise():
     np.testing.assert_allclose(noise.std(), 3 / ROWS, rtol=0.2)
     assert abs(noise.mean()) < 0.2
     assert len(np.unique(noise)) == noise.size
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transforms": [transforms.Centralization()]},
+        {"clipping": adaptive_clipping.AGC(max_ratio=0.1)},
+        {"optimizer": optimizers.RowWiseAdagrad(learning_rate=0.1)},
+        {"optimizer": optimizers.RowWiseAdagrad(learning_rate=0.1), "storage": "bfloat16"},
+    ],
+    ids=["centralization", "agc", "row-wise", "16 bits"],
+)
+def test_a_table_with_noise_is_still_a_table(settings):
+    """A step with hardly any noise is that without noise."""
+    quiet, noisy = (
+        _step(example_clipping.ExampleClipping(max_norm=1.0, noise_multiplier=m), 1, **settings)
+        for m in (0, 1e-9)
+    )
+    # A table in bfloat16 is rounded at random.
+    tolerance = 1e-3 if "storage" in settings else 1e-5
+    for name, value in quiet.items():
+        np.testing.assert_allclose(noisy[name], value, atol=tolerance, err_msg=name)
 
 
 def test_bare_losses_are_refused():

@@ -43,15 +43,15 @@ class InterestEvolution(types.HistoryEncoder):
 
     The auxiliary loss `<history>_next_event` trains the states of the first GRU to distinguish the
     next event from a random event e'. The loss is the mean of
-    `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a row except the first.
-    The random event e' is drawn from all events of a slice of the batch (`Run.micro_batches`). In
-    the paper, the random event is an item that was not clicked, and the code of the authors has a
-    network instead of the matrix V.
+    `softplus(-(s[t] V + b) e[t + 1]) + softplus((s[t] V + b) e')` over the events of a row except
+    the first. The random event e' is drawn from all events of a slice of the batch
+    (`Run.micro_batches`). In the paper, the random event is an item that was not clicked, and the
+    code of the authors has a network instead of the matrix V and the bias b.
 
     Attributes:
       units: the length of the states of both GRUs. The variables of the first GRU are in
-        `extraction`, those of the second in `evolution`, the matrix W in `attention`, and the
-        matrix V in `next_event`.
+        `extraction`, those of the second in `evolution`, the matrix W in `attention`, and V and
+        b in `next_event`.
       next_event_weight: the weight of the auxiliary loss, at least 0; 0 omits the loss. The paper
         uses 1.
     """

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ from mtl.files import storage
 from mtl.variables import averaging
 from mtl.variables import row_names as row_names_lib
 
+_ENDING = re.compile(r"\.(index|data-\d+-of-\d+)$")
+_KERAS_ENDINGS = (".keras", ".h5", ".hdf5")
 _OTHER_READ_ERRORS = (IndexError, RuntimeError, ValueError)
 
 
@@ -91,8 +94,11 @@ def open_source(where: str, location: str) -> Source:
       UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
-    location = location.removesuffix(".index")  # Accepts the index file of a checkpoint, too.
-    is_folder = tf.io.gfile.isdir(location)
+    location = _ENDING.sub("", location)  # Accepts each file of a checkpoint, too.
+    is_folder, rule = tf.io.gfile.isdir(location), "be a checkpoint, a model_dir or a SavedModel"
+    is_keras = not is_folder and location.endswith(_KERAS_ENDINGS)
+    fix = "Write the Keras model by `model.export(FOLDER)`, and take that folder."
+    checks.require(not is_keras, where, rule, location, fix)
     # `find_latest` would refuse the checkpoints of Keras, which have no global step.
     path = next(reversed(run_directory.list_checkpoints(location)), None) if is_folder else location
     # If a folder holds a run and exports, the checkpoint of the run is the source.
@@ -104,7 +110,6 @@ def open_source(where: str, location: str) -> Source:
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _open_source(variables, saved_model)
     if path is None or not run_directory.is_checkpoint(path):
-        rule = "be a checkpoint, a model_dir or a SavedModel"
         checks.fail(where, rule, location, _tell_nearby(location))
     return _open_source(path, _run_of(os.path.dirname(path)))
 

@@ -48,6 +48,20 @@ def test_a_folder_of_keras_or_tf_train_checkpoint_has_no_global_step(tmp_path):
     assert opened.read_value("weights/.ATTRIBUTES/VARIABLE_VALUE") == 3.0
 
 
+def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tmp_path):
+    _save(tmp_path / "model.ckpt-1", 1.0)
+    for ending in ("index", "data-00000-of-00001"):
+        assert _read(tmp_path / f"model.ckpt-1.{ending}") == 1.0
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_a_file_of_keras_is_refused_with_the_form_that_can_be_read(tmp_path, name):
+    (tmp_path / name).touch()
+    message = r"WarmStart.source must be a checkpoint, .* by `model.export\(FOLDER\)`"
+    with pytest.raises(checks.UserError, match=message):
+        source.open_source("WarmStart.source", str(tmp_path / name))
+
+
 def test_a_checkpoint_without_its_values_is_one_line(tmp_path):
     _save(tmp_path / "model.ckpt-1", 1.0)
     (tmp_path / "model.ckpt-1.data-00000-of-00001").unlink()

@@ -24,6 +24,8 @@ _EXACT_UP_TO = 2.0**24
 # Below this number of fields, the logarithm is computed for each field separately, because the last
 # bit of a logarithm depends on the position of the number in its tensor.
 _LOGS_TOGETHER = 16
+# Logarithms of equal numbers differ by at most this share of them: some units of float32's last bit.
+_LOG_ERROR = 2.0**-21
 
 
 @checks.dataclass
@@ -200,10 +202,14 @@ class Numeric(Numbers):
         return None if self.normalization == "none" else fitted.for_column(output)
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        least, greatest = np.array(entry["least"]), np.array(entry["greatest"])
         shift, spread = np.array(entry["mean"]), np.array(entry["stddev"])
         if self.normalization == "min_max":
-            shift = np.array(entry["least"])
-            spread = np.array(entry["greatest"]) - shift
+            shift, spread = least, greatest - least
+        if self.log:
+            # Rounding errors of logarithms in float32 are not a deviation of the values.
+            is_constant = greatest - least <= _LOG_ERROR * np.maximum(np.abs(least), greatest)
+            spread = np.where(is_constant, 0.0, spread)
         return shift, column.inverse(spread)
 
 

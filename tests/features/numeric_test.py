@@ -47,6 +47,17 @@ def test_a_value_that_never_varies_becomes_zero(encode):
     assert encoded["numeric_x"].tolist() == encoded["other_x"].tolist() == [[0], [0]]
 
 
+@pytest.mark.parametrize("normalization", ["z_score", "min_max"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_the_logarithm_of_a_value_that_never_varies_becomes_zero(encode, dtype, normalization):
+    """Rounding makes logarithms of equal numbers differ, by their places in a batch."""
+    values = {
+        f"x{n}": np.full(1003, 0.37 * n if dtype == np.float32 else n, dtype) for n in range(40)
+    }
+    column = features.Numeric(names=list(values), log=True, normalization=normalization)
+    assert not any(encoded.any() for encoded in encode([column], values).values())
+
+
 def test_without_normalization_nothing_is_fitted(encode):
     column = features.Numeric(names=["flag"], normalization="none")
     assert column.accumulators() == {}

@@ -24,8 +24,7 @@ _EXACT_UP_TO = 2.0**24
 # Below this number of fields, the logarithm is computed for each field separately, because the last
 # bit of a logarithm depends on the position of the number in its tensor.
 _LOGS_TOGETHER = 16
-# Logarithms of equal numbers differ by at most this share of them: some units of float32's last bit.
-_LOG_ERROR = 2.0**-21
+_RANGE = ("least", "greatest")
 
 
 @checks.dataclass
@@ -124,6 +123,8 @@ class Numbers(column.PerField):
         if statistics:
             pairs = [self._shift_and_scale(entry) for entry in statistics]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
+            if self.log:
+                scale = scale * _find_varying(statistics, values.dtype)
             deviations = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
             stand_in = np.concatenate([self._stand_in(entry) for entry in statistics])
             numbers = tf.where(is_known, deviations * scale, tf.constant(stand_in, tf.float32))
@@ -202,15 +203,21 @@ class Numeric(Numbers):
         return None if self.normalization == "none" else fitted.for_column(output)
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        least, greatest = np.array(entry["least"]), np.array(entry["greatest"])
         shift, spread = np.array(entry["mean"]), np.array(entry["stddev"])
         if self.normalization == "min_max":
-            shift, spread = least, greatest - least
-        if self.log:
-            # Rounding errors of logarithms in float32 are not a deviation of the values.
-            is_constant = greatest - least <= _LOG_ERROR * np.maximum(np.abs(least), greatest)
-            spread = np.where(is_constant, 0.0, spread)
+            shift = np.array(entry["least"])
+            spread = np.array(entry["greatest"]) - shift
         return shift, column.inverse(spread)
+
+
+def _find_varying(entries: Sequence[Mapping[str, Any]], dtype: tf.DType) -> np.ndarray:
+    """Return False for elements whose logarithms differ only by rounding, for all n elements.
+
+    The last bit of a logarithm depends on the position of the number in its tensor.
+    """
+    least, greatest = (np.concatenate([entry[key] for entry in entries]) for key in _RANGE)
+    error = 2 * np.finfo(dtype.as_numpy_dtype).eps
+    return greatest - least > error * np.maximum(np.abs(least), np.abs(greatest))
 
 
 def _make_flags(is_known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -69,11 +69,15 @@ class Rows(tf.compat.v1.train.SessionRunHook):
           logits: the logits of the tasks, which are not hashed.
         """
         del logits
-        fields = {**features, **labels}
-        self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
-        hashes = hash_rows(list(fields.values()))
-        self._tensors = tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
+        self._tensors = self._hash({**features, **labels})
         return [self]
+
+    def add(self, fields: types.Tensors) -> None:
+        """Add the rows of a batch {field: [B, ...]}, in eager mode."""
+        count, sums = self._hash(fields)
+        if not self._count:
+            self.begin()
+        self._add(count, sums)
 
     def begin(self):
         self._count, self._sums = 0, [0] * (len(self._names) + 1)
@@ -82,7 +86,14 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._tensors)
 
     def after_run(self, run_context, run_values):
-        count, sums = run_values.results
+        self._add(*run_values.results)
+
+    def _hash(self, fields: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
+        hashes = hash_rows(list(fields.values()))
+        return tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
+
+    def _add(self, count: Any, sums: Any) -> None:
         self._count += int(count)
         self._sums = [(a + int(b)) % (1 << 64) for a, b in zip(self._sums, sums, strict=True)]
 

@@ -18,7 +18,7 @@ from mtl import types
 from mtl.data import pipeline
 from mtl.deferred import tf
 from mtl.heads import base
-from mtl.runs import diagnosis, estimators, fitting, kept_fields
+from mtl.runs import diagnosis, estimators, fitting, kept_fields, measured
 from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
 
@@ -89,6 +89,8 @@ class Seen(NamedTuple):
       fields: {feature: its values in the N rows, [N]}, for features with one value in each row.
       labels: {task: labels and predictions}, for heads with several labels in each row.
       unlabelled: {task: predictions}, for heads that predict densities or scores without labels.
+      hashes: {field and type: the number of rows, and their hash}, as in `best.json`; {} if the
+        rows are a sample.
     """
 
     rows: int
@@ -97,6 +99,7 @@ class Seen(NamedTuple):
     fields: dict[str, np.ndarray]
     labels: dict[str, Labels] = {}
     unlabelled: dict[str, Unlabelled] = {}
+    hashes: Mapping[str, str] = {}
 
     @property
     def is_whole(self) -> bool:
@@ -125,7 +128,7 @@ def predict_rows(
     keep = [*scalar_names, *label_names]
     values_of: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     parts_of: dict[str, list[Any]] = collections.defaultdict(list)
-    rows = 0
+    rows, hashes = 0, measured.Rows()
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
         sample = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
         sample_data = drawn_rows.keep(data, data.eval_split, sample)
@@ -141,7 +144,10 @@ def predict_rows(
             for name in scalar_names:
                 values_of[name].append(batch[name])
             with eager.execute_eagerly():  # The default graph is Estimator's.
-                labels = {name: kept_fields.read_batch(batch, name) for name in label_names}
+                fields = {name: kept_fields.read_batch(batch, name) for name in keep}
+                if fields:
+                    hashes.add(fields)
+                labels = {name: fields[name] for name in label_names}
                 for head in heads:
                     entries = _read_head(head, batch, labels)
                     if entries is not None:
@@ -154,6 +160,7 @@ def predict_rows(
         fields={name: np.concatenate(parts) for name, parts in values_of.items()},
         labels=_keep_kind(results, Labels),
         unlabelled=_keep_kind(results, Unlabelled),
+        hashes=hashes.describe_fields() if rows == sample.total else {},
     )
 
 

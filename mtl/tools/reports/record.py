@@ -27,6 +27,8 @@ from mtl.variables import pruned
 
 _FIX = "Delete this file: the next evaluation then counts as the best so far."
 _SPEEDS = ("steps_per_sec", "examples_per_sec")
+# The largest number of changed fields in a warning.
+_MOST_CHANGED = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,20 +114,30 @@ class Run:
         broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
         return {**finite, **broken}
 
-    def describe_change(self, rows: int) -> str:
-        """Return a warning if the best value was measured on another number of rows, else "".
+    def describe_change(self, rows: int, hashes: Mapping[str, str]) -> str:
+        """Return a warning if the best value was measured on other rows, else "".
 
         Args:
           rows: the number of rows that the evaluation split has now.
+          hashes: {field and type: the number of rows, and their hash}, as in `best.json`.
         """
-        measured = re.match(r"\d+", str(self.best.get("measured_on", {}).get("rows", "")))
-        if measured is None or int(measured[0]) == rows:
+        description = self.best.get("measured_on", {})
+        measured = re.match(r"\d+", str(description.get("rows", "")))
+        old_hashes = description.get("fields", {})
+        changed = [field for field, new in hashes.items() if old_hashes.get(field, new) != new]
+        if measured and int(measured[0]) != rows:
+            change = (
+                f"{rows:,} rows now, but the metrics were measured on {int(measured[0]):,} rows"
+            )
+        elif changed:
+            names = ", ".join(field.rpartition(" ")[0] for field in changed[:_MOST_CHANGED])
+            more = ", ..." * (len(changed) > _MOST_CHANGED)
+            change = f"other values now than when the metrics were measured ({names}{more})"
+        else:
             return ""
-        split = self.experiment.data.eval_split
         return (
-            f"Split {split!r} has {rows:,} rows now, but the metrics were measured on "
-            f"{int(measured[0]):,} rows: pictures and counts show other rows than the metrics. "
-            "launch.evaluate prints the metrics of the new rows."
+            f"Split {self.experiment.data.eval_split!r} has {change}: pictures and counts show "
+            "other rows than the metrics. launch.evaluate prints the metrics of the new rows."
         )
 
     @functools.cached_property

@@ -148,8 +148,8 @@ def _read_data(run: record.Run, most_rows: int) -> _Reading:
     if run.checkpoint:
         predict = held_out.predict_rows
         seen = _try_finding(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
-    if seen is not None and run.describe_change(seen.total):
-        problems.append(run.describe_change(seen.total))
+    if seen is not None and run.describe_change(seen.total, seen.hashes):
+        problems.append(run.describe_change(seen.total, seen.hashes))
     return _Reading(seen, [split_facts for split_facts in facts if split_facts], problems)
 
 
@@ -168,7 +168,9 @@ def _try_finding(
 def _judge(run: record.Run, seen: held_out.Seen | None) -> list[baselines.Verdict]:
     # Metrics come from the whole split, so baselines must not come from a sample of its rows, or
     # from rows that came later.
-    is_same = seen is not None and seen.is_whole and not run.describe_change(seen.total)
+    is_same = (
+        seen is not None and seen.is_whole and not run.describe_change(seen.total, seen.hashes)
+    )
     tasks = seen.tasks if seen is not None and is_same else {}
     metrics = run.metrics
     verdicts = [

@@ -203,7 +203,7 @@ def _say_shown(run: record.Run, seen: held_out.Seen) -> list[blocks.Text]:
     split = run.experiment.data.eval_split
     made_by = os.path.basename(run.checkpoint or "")
     line = f"Pictures and slices show rows of split {split!r} ({sample}), by {made_by}."
-    change = run.describe_change(seen.total)
+    change = run.describe_change(seen.total, seen.hashes)
     note = blocks.Text(line, "note")
     return [note, blocks.Text(change, "warning")] if change else [note]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mtl import heads, verbs
-from mtl.tools.reports import held_out, page, report, splits
+from mtl.tools.reports import held_out, page, record, report, splits
 from tests import tiny
 
 pytestmark = pytest.mark.slow
@@ -38,10 +38,22 @@ def test_the_pass_and_the_evaluation_agree(trained):
     assert math.sqrt(np.square(size.error).mean()) == pytest.approx(metrics["size/rmse"], rel=1e-5)
 
 
+def test_the_pass_finds_changed_values_in_as_many_rows(trained):
+    made, folder, _ = trained
+    run = record.read_run(made, folder)
+    seen = held_out.predict_rows(made, folder, run.checkpoint, 1000)
+    assert set(seen.hashes) == set(run.best["measured_on"]["fields"]) - {"x float32"}
+    assert not run.describe_change(seen.total, seen.hashes)
+    test = {**tiny.SPLITS["test"], "sign": 1 - tiny.SPLITS["test"]["sign"]}
+    other = tiny.make(train_steps=10, splits={**tiny.SPLITS, "test": test})
+    seen = held_out.predict_rows(other, folder, run.checkpoint, 1000)
+    assert "(sign)" in run.describe_change(seen.total, seen.hashes)
+
+
 def test_a_part_of_the_rows_is_called_a_part(trained):
     made, folder, _ = trained
     seen = held_out.predict_rows(made, folder, f"{folder}/model.ckpt-10", 32)
-    assert seen.rows == 32 and seen.total == 48 and not seen.is_whole
+    assert seen.rows == 32 and seen.total == 48 and not seen.is_whole and not seen.hashes
 
 
 def test_heads_of_several_labels_and_of_none(tmp_path):

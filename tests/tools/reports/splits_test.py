@@ -115,3 +115,19 @@ def test_other_rows_than_those_of_the_metrics_are_a_problem():
         warnings[rows] = [text for text in warnings[rows] if "has 300 rows now" in text]
     assert deviations[399] == [None] and deviations[300] != [None]
     assert not warnings[300] and "measured on 399 rows" in warnings[399][0]
+
+
+def test_as_many_rows_with_other_values_are_other_rows():
+    """A run may have been measured on fields that the report does not read, such as an image."""
+    fields = {"sign int64": "300 rows, 0a", "image uint8": "300 rows, 0b"}
+    run = runs.make(
+        metrics={"sign/accuracy": 0.71, "sign/accuracy_baseline": 0.58, "sign/auc": 0.75},
+        measured_on={"rows": "300 rows, 0c5f3a9d1be27744", "fields": fields},
+    )
+    same = runs.seen_rows(["sign"], 300)._replace(hashes={"sign int64": "300 rows, 0a"})
+    flipped = same._replace(hashes={"sign int64": "300 rows, 0d"})
+    assert report._judge(run, same)[0].deviations is not None
+    assert report._judge(run, flipped)[0].deviations is None
+    assert not run.describe_change(300, same.hashes)
+    assert "other values now than when" in run.describe_change(300, flipped.hashes)
+    assert "(sign): pictures" in run.describe_change(300, flipped.hashes)

@@ -178,7 +178,7 @@ def tell_value(value: Any) -> str:
 
     Returns:
       The text. A float has six significant digits; an array of more than four values is cut to four
-      values and its shape; other values are written in full.
+      values and its shape; a missing number is "(missing)"; other values are written in full.
     """
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"
@@ -186,6 +186,8 @@ def tell_value(value: Any) -> str:
         first_values = ", ".join(tell_value(entry) for entry in value.reshape(-1)[:4])
         sizes = " × ".join(map(str, value.shape))
         return f"[{first_values}]" if value.size <= 4 else f"[{first_values}, ...] ({sizes})"
+    if value != value or value == spec_lib.MISSING["int64"]:  # NaN differs from itself.
+        return "(missing)"
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 

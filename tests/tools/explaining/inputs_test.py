@@ -88,3 +88,5 @@ def test_rows_are_told_in_few_letters(held):
     assert told["word"] in ("red", "green", "blue") and told["items"].startswith("[")
     assert inputs.tell_value(np.zeros([8, 8, 1])) == "[0, 0, 0, 0, ...] (8 × 8 × 1)"
     assert inputs.tell_value(b"") == "(empty)" and inputs.tell_value(np.float32(0.1)) == "0.1"
+    assert inputs.tell_value(np.float32([np.nan, 2])) == "[(missing), 2]"
+    assert inputs.tell_value(np.int64(-(2**63))) == "(missing)" != inputs.tell_value(np.int64(-1))

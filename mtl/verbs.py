@@ -182,7 +182,8 @@ def predict(
 
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
-        diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
+        # A record may also be bad because of a field in `keep`, which only `data` reads.
+        diagnosis.explain_run_errors(data, experiment.model, path, split),
     ):
         estimator = estimators.build_estimator(
             experiment, model_dir, path, keep, tell_unknown=unknown_values.warn

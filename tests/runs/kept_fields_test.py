@@ -1,10 +1,14 @@
 """Fields that are kept with the predictions of a split belong to the same rows."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, spec, verbs
+from mtl.data import json_lines
 from mtl.runs import kept_fields
 from tests import tiny
 
@@ -46,6 +50,18 @@ def test_an_integer_that_is_absent_is_none():
 def test_a_field_that_is_not_there(trained):
     with pytest.raises(checks.UserError, match="--keep must be one of x, word, .*mean 'sign'"):
         next(verbs.predict(trained.experiment, trained.model_dir, keep=["sing"]))
+
+
+@pytest.mark.medium
+def test_a_kept_number_among_texts_is_named(trained, tmp_path):
+    row = {"x": [1, 2, 3], "word": "red"}
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps({**row, "id": key}) + "\n" for key in ("a", 0)))
+    source = json_lines.JsonLines(files={"test": str(path)})
+    data = dataclasses.replace(trained.experiment.data, source=source)
+    made = dataclasses.replace(trained.experiment, data=data)
+    with pytest.raises(checks.UserError, match="line 2: field 'id' must be string, got 0"):
+        list(verbs.predict(made, trained.model_dir, "test", keep=["id"]))
 
 
 def model_fn(features, labels, mode):

@@ -16,6 +16,8 @@ from mtl.deferred import compat, tf
 
 # An Estimator cannot return ragged tensors, so lists are padded, and later cut to their length.
 _LENGTH = "\0length"
+# The number of values of each item in a list of lists; shorter lists are padded with -1.
+_COUNTS = "\0counts"
 
 
 def keep_fields(
@@ -38,6 +40,9 @@ def keep_fields(
         for name in names:
             require_no_output(name, estimator_spec.predictions)
             values = features[name]
+            counts = features.get(spec.counts_name(name))
+            if counts is not None:
+                fields[name + _COUNTS] = counts.to_tensor(-1)
             if isinstance(values, tf.RaggedTensor):
                 fields[name + _LENGTH] = values.row_lengths()
                 values = values.to_tensor()
@@ -62,7 +67,17 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
             length = row.pop(name)
             field = name.removesuffix(_LENGTH)
             row[field] = row[field][:length]
+        for name in [name for name in row if name.endswith(_COUNTS)]:
+            counts = row.pop(name)
+            field = name.removesuffix(_COUNTS)
+            row[field] = split_items(row[field], counts[counts >= 0])
         yield row
+
+
+def split_items(values: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """Split the values of a list of lists, [N], into items of `counts` values, [L]."""
+    ends = np.cumsum(counts)
+    return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
@@ -83,14 +98,15 @@ def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
     """Return the values of a column as an array, unless the values are texts or differ in shape.
 
     Args:
-      values: the value of each of R rows, as arrays, scalars or bytes.
+      values: the value of each of R rows, as arrays, scalars, bytes or lists of arrays.
 
     Returns:
       An array [R, ...]. If integers are missing, such as labels: a list with None for missing
-      values. For texts, and for values of different shapes: the argument `values` itself.
+      values. For texts, lists of lists, and values of different shapes: the argument `values`
+      itself.
     """
-    is_text = any(isinstance(value, bytes) for value in values)
-    if is_text or len(set(map(np.shape, values))) > 1:
+    is_unequal = any(isinstance(value, bytes | list) for value in values)
+    if is_unequal or len(set(map(np.shape, values))) > 1:
         return values
     array = np.stack(values)
     is_whole = array.ndim == 1 and array.dtype.kind == "i"

@@ -91,6 +91,23 @@ def test_lists_keep_their_lengths(tags):
     assert isinstance(column, np.ndarray) == (len(set(map(len, tags))) == 1)
 
 
+def test_lists_of_lists_keep_their_items():
+    items = [[[1, 2], []], [], [[], [3]]]
+
+    def make(features, labels, mode):
+        del labels
+        return compat.estimator.EstimatorSpec(mode, predictions={"n": features["i"].row_lengths()})
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        counts = tf.ragged.constant([[2, 0], [], [0, 1]], tf.int64)
+        features = {"i": tf.ragged.constant([[1, 2], [], [3]]), "i/values_per_item": counts}
+        made = kept_fields.keep_fields(make, ["i"], features)
+        values = session.run(made(features, None, compat.estimator.ModeKeys.PREDICT).predictions)
+    rows = [{name: value[i] for name, value in values.items()} for i in range(3)]
+    column = kept_fields.stack_column([row["i"] for row in kept_fields.restore_rows(rows)])
+    assert [[item.tolist() for item in row] for row in column] == items
+
+
 def test_a_prediction_is_not_overwritten():
     with pytest.raises(checks.UserError, match="--keep must name no prediction, got 'n'"):
         predicted([[1]], ["n"])

@@ -247,9 +247,13 @@ def _join_rows(rows: pa.Array) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return bytes as text, or as base64 if they are not UTF-8; leave other values unchanged."""
+    """Return bytes as text, or as base64 if they are not UTF-8, and arrays as lists.
+
+    Numbers of arrays have the fewest digits that lose no precision.
+    """
     if isinstance(value, np.ndarray):
-        value = value.tolist()
+        is_short = value.dtype in (np.float16, np.float32)
+        value = (value.astype(str).astype(float) if is_short else value).tolist()
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if not isinstance(value, bytes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import csv, examples, image_files, source
 from mtl.deferred import tf
+from mtl.runs import kept_fields
 from mtl.tools.scoring import batches, image_rows, local, run_source
 
 _SPLIT = "input"
@@ -68,7 +69,7 @@ class Csv:
         arrays = {name: _convert_column(values) for name, values in columns.items()}
         features = {name: arrays[name] for name in self.spec.features}
         features = image_rows.read_columns(self.images, chunk, features)
-        extra = {name: arrays[name] for name in self.keep}
+        extra = {name: _join_items(arrays, name) for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(features), kept=extra)
 
     def problem(self, chunk: batches.Chunk) -> str:
@@ -110,6 +111,14 @@ class Csv:
             labels={},
             defaults={**self.spec.defaults, **dict.fromkeys(extra, "")},
         )
+
+
+def _join_items(arrays: Mapping[str, Any], name: str) -> Any:
+    """Return the values of a field in B rows; the values of a list of lists as lists of items."""
+    counts = arrays.get(spec_lib.counts_name(name))
+    if counts is None:
+        return arrays[name]
+    return list(map(kept_fields.split_items, arrays[name], counts))
 
 
 def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:

@@ -45,6 +45,14 @@ def test_json_lines():
     assert read["truth"][0] is True
     assert read["text"] == KEPT["text"] and read["mixed"] == KEPT["mixed"]
     assert read["lists"] == [[1, 2], [], [3], [3], [3]]
+    kept = {
+        "scores": [np.float32([0.1, np.nan]), np.float32([])],
+        "items": [[np.float32([0.1])], []],
+    }
+    lines = blocks.MAKERS["jsonl"](kept).rows.splitlines()
+    assert lines[0] == b'{"scores": [0.1, NaN], "items": [[0.1]]}'
+    assert lines[1] == b'{"scores": [], "items": []}'
+    assert blocks.MAKERS["csv"](kept).rows.split() == [b"0.1|nan,0.1", b","]
     # Parquet has such values; they are written as in CSV.
     kept = {"day": [datetime.date(2024, 5, 31)], "price": [decimal.Decimal("1.50")]}
     assert b'"2024-05-31"' in (rows := blocks.MAKERS["jsonl"](kept).rows) and b'"1.50"' in rows

@@ -301,7 +301,9 @@ def test_lists_of_lists(suffix, tmp_path):
     path = write(tmp_path / f"in.{suffix}", text if suffix == "csv" else "\n".join(lines))
     if suffix == "parquet":
         parquet.write_table(pa.table({"items": rows, "more": ["a"] * 5}), path)
-    (batch,) = read(reader(spec=ITEMS, keep=[], batch_size=9), path)
+    (batch,) = read(reader(spec=ITEMS, keep=["items"], batch_size=9), path)
+    kept = [[list(item) for item in row or ()] for row in batch.kept["items"]]
+    assert kept == [row or [] for row in rows]
     found = ITEMS.parse(tf.constant(batch.examples), with_labels=False)
     assert found["items"].to_list() == [[1, 2, 3], [], [4], [], []]
     assert found["items/values_per_item"].to_list() == [[2, 1], [], [0, 1, 0], [0], []]

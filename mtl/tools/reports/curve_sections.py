@@ -36,7 +36,10 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
     overall = _draw_overall(run)
     if not task_figures and not overall:
         return "the event files are gone, or hold no recorded step."
-    line = "Training losses come from single batches. The horizontal axis is the step."
+    line = (
+        "Training losses come from single batches: if a batch has no label of a task, the task's "
+        "training loss is 0. The horizontal axis is the step."
+    )
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
     parts: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, tasks)]

@@ -96,7 +96,9 @@ def test_ten_tasks_and_a_thousand_evaluations_are_small():
     text = page.render(blocks.Page("many", "finished", "good", [], built, []))
     assert_stands_alone(text)
     assert 150_000 < len(text.encode()) < 500_000
-    assert len(curve_sections.tell_curves(run, verdicts)) == 1 + 10 + 1
+    curves = curve_sections.tell_curves(run, verdicts)
+    assert len(curves) == 1 + 10 + 1
+    assert "no label of a task, the task's training loss is 0" in curves[0].text
     assert len(verdicts) == 10
     sides = [block for block in built[3].blocks if isinstance(block, blocks.Side)]
     assert len(sides) == 10

@@ -407,7 +407,8 @@ class Settings:
           statistics: the statistics of the training split, such as vocabularies.
 
         Returns:
-          {variable scope, such as `features/<column>/` or `head/<task>/`: names}.
+          {variable scope, such as `features/<column>/` or `head/<task>/`: names}, and the names of
+          the tasks by the key `row_names.TASKS`.
         """
         names_by_scope: dict[str, types.RowNames] = {}
         for column in self.columns:
@@ -417,7 +418,8 @@ class Settings:
         for head in self.heads:
             of_head = types.read_member(head, types.NamingHead, "row_names")
             names_by_scope |= {f"head/{head.name}/": of_head} if of_head else {}
-        return names_by_scope
+        tasks = types.RowNames(names=tuple(head.name for head in self.heads), axis=0)
+        return {**names_by_scope, row_names_lib.TASKS: tasks}
 
 
 def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:

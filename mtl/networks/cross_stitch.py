@@ -38,6 +38,7 @@ class CrossStitch(types.Network):
         for each pair of tasks.
     """
 
+    orders_tasks = True
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
     own: Annotated[float, checks.In("(0, 1]")] = 0.9
     per_unit: bool = True
@@ -89,6 +90,7 @@ class Sluice(types.Network):
       orthogonality: the factor of the penalty that makes subspaces orthogonal, at least 0.
     """
 
+    orders_tasks = True
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
     num_subspaces: checks.Count = 2
     own: Annotated[float, checks.In("(0, 1]")] = 0.9

@@ -51,6 +51,11 @@ class PLE(types.Network):
     tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
     gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
+    @property
+    def orders_tasks(self) -> bool:
+        """True with several levels: shared gates mix the experts of all tasks by their places."""
+        return len(self.experts) > 1
+
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 

@@ -134,13 +134,13 @@ def _describe_data(
 
 
 def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Repeat the warnings of a continued run, and check its file of table row names."""
+    """Repeat the warnings of a continued run, and check its names of rows, classes and tasks."""
     for kind in ("data", "training"):
         doubts.record_doubts(model_dir, kind, doubts.read_doubts(model_dir, kind))
     unknown = unknown_values.describe_training(experiment, model_dir)
     doubts.record_doubts(model_dir, "unknown_in_training", unknown)
-    row_names.seal(model_dir)
-    row_names.load(model_dir)  # Fails if `row_names.json` is damaged.
+    statistics = fitting.load_statistics(model_dir)
+    row_names.renew(experiment.model.row_names(statistics), model_dir)
 
 
 def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
@@ -230,6 +230,10 @@ def open_plan(
         build_training(data, model, run, model_dir)
         statistics = fitting.load_statistics(model_dir)
         plan = warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+        if types.read_member(model.network, types.Network, "orders_tasks"):
+            fix = f"{type(model.network).__name__} has variables by the places of the tasks."
+            ours = {row_names.TASKS: model.row_names(statistics)[row_names.TASKS]}
+            row_names.require_order(plan.source.named, ours, fix)
         names = [entry.name for entry in plan.entries]
         types.read_member(model.network, types.Network, "check_start")(names, plan.read_start)
         yield plan

@@ -95,6 +95,14 @@ class Network(emitting.Emitting, Protocol):
         """True if a new run of this network must start from the weights of an earlier run."""
         return False
 
+    @property
+    def orders_tasks(self) -> bool:
+        """True if some variables depend on the places of the tasks, not only on their names.
+
+        A warm start then needs the tasks in the order of the source.
+        """
+        return False
+
     def hold(self, freezing: Any) -> Any:
         """Add the variables that this network freezes to the `Freezing` of a run.
 

@@ -17,11 +17,17 @@ from mtl.deferred import tf
 from mtl.files import checksums, storage
 
 FILE = "row_names.json"
+TASKS = "MultiTaskModel.heads"
+"""The key of the names of tasks, in whose order some variables hold a value for each task."""
+
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
 # The folders with vocabularies in a model_dir or SavedModel.
 _FOLDERS = ("statistics", "assets")
 # The folder with `row_names.json` in a SavedModel.
 _EXTRA = "assets.extra"
+_FIX_ORDER = "Variables have the old order. A new run with WarmStart may have another one."
+# So many names are shown in an error.
+_SHOWN = 9
 # These fields of `RowNames` are written only if they differ from their defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
@@ -175,6 +181,51 @@ def seal(model_dir: str) -> None:
       UserError: the file does not hold a JSON object.
     """
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
+
+
+def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
+    """Refuse names in another order than in the run, and save names that are new.
+
+    Args:
+      named: {scope: names}, of the settings with which the run continues.
+      model_dir: the folder of the run.
+
+    Raises:
+      UserError: a name has another place than in the run; or `row_names.json` is damaged.
+    """
+    seal(model_dir)
+    saved = load(model_dir)
+    require_order(saved, named, _FIX_ORDER)
+    # Files of names do not change while a run continues.
+    changed = {k: v for k, v in named.items() if not isinstance(v.names, str)}
+    if any(list(saved[k].names) != list(v.names) for k, v in changed.items() if k in saved):
+        save(named, model_dir)
+
+
+def require_order(
+    saved: Mapping[str, types.RowNames], named: Mapping[str, types.RowNames], fix: str
+) -> None:
+    """Refuse names that have other places than the same names in another model.
+
+    Args:
+      saved: {scope: names} of the other model.
+      named: {scope: names} of this model. Files of names are not read.
+      fix: what the user can do.
+
+    Raises:
+      UserError: two lists of equal length have a name at different places.
+    """
+    for scope, names in named.items():
+        old = saved.get(scope)
+        if old is None or isinstance(names.names, str) or isinstance(old.names, str):
+            continue
+        before, now = list(old.names), [str(name) for name in names.names]
+        moved = len(before) == len(now) and any(
+            name in before and before.index(name) != place for place, name in enumerate(now)
+        )
+        where = scope if scope == TASKS else f"the classes or values of {scope.rstrip('/')!r}"
+        rule = f"keep the order {', '.join(before[:_SHOWN])}"
+        checks.require(not moved or names.are_a_set, where, rule, ", ".join(now[:_SHOWN]), fix)
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:

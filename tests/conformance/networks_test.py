@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import textwrap
+import zlib
 from collections.abc import Mapping, Sequence
 
 import gin
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, networks
+from mtl import checks, networks, types
 from mtl.serving import dead_units, folding, graphs
 from mtl.step import outlets, replicas
 from mtl.tf_internals import eager
@@ -242,6 +243,26 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(trained, ser
     first, second = served.values
     for task in row.tasks:
         np.testing.assert_array_equal(first[task], second[task])
+
+
+def test_the_order_of_tasks_matters_only_if_the_network_says_so(network, served, row):
+    """A warm start finds variables by their names, and leaves them in their places."""
+
+    def value_of(variable):
+        return _draw_by_name(variable.op.name, variable.shape.as_list())
+
+    served.draw(value_of)
+    expected = served.session.run(served.towers)
+    turned = dataclasses.replace(row, tasks=row.tasks[::-1])
+    with _open(network, turned, training=False) as other:
+        other.draw(value_of)
+        found = other.session.run(other.towers)
+    is_equal = all(np.allclose(found[task], expected[task], atol=1e-4) for task in row.tasks)
+    assert is_equal == (not types.read_member(network, types.Network, "orders_tasks"))
+
+
+def _draw_by_name(name, shape):
+    return np.random.default_rng(zlib.crc32(name.encode())).normal(0, 0.3, shape)
 
 
 def test_eager_code_computes_what_the_graph_does(network, served, row):

@@ -5,11 +5,11 @@ import functools
 
 import pytest
 
-from mtl import checks
+from mtl import checks, networks, transfer, verbs
 from mtl.monitoring import doubts
 from mtl.optimization import optimizers, schedules, update
 from mtl.runs import evaluation_graph, preparation
-from mtl.variables import freezing
+from mtl.variables import freezing, row_names
 from tests import tiny
 
 ENDED = schedules.Polynomial(value=0.1, decay_steps=1)
@@ -74,3 +74,49 @@ def test_an_update_of_ones_own_is_not_judged(tmp_path):
     assert not [
         line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line
     ]
+
+
+def _set_model(made, **settings):
+    return dataclasses.replace(made, model=dataclasses.replace(made.model, **settings))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with tasks, classes and a vocabulary of the settings, and its folder."""
+    folder = str(tmp_path_factory.mktemp("trained"))
+    network = networks.CrossStitch(stages=[networks.MLP(layers=[4])])
+    made = _set_model(tiny.make(train_steps=1), network=network)
+    made = _name_classes(made, ["low", "middle", "high"])
+    verbs.train(made, folder)
+    return made, folder
+
+
+def _name_classes(made, classes):
+    sign, kind, *others = made.model.heads
+    return _set_model(made, heads=[sign, dataclasses.replace(kind, classes=classes), *others])
+
+
+@pytest.mark.medium
+def test_tasks_keep_their_order(trained, tmp_path):
+    """States of balancing methods, and weights of some networks, have a place for each task."""
+    made, folder = trained
+    turned = _set_model(made, heads=made.model.heads[::-1])
+    message = "MultiTaskModel.heads must keep the order sign, kind, size, got 'size, kind, sign'"
+    with pytest.raises(checks.UserError, match=message):
+        _prepare_run(turned, folder)
+    warm = transfer.WarmStart(source=folder)
+    _prepare_run(dataclasses.replace(made, warm_start=warm), str(tmp_path / "same"))
+    with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
+        _prepare_run(dataclasses.replace(turned, warm_start=warm), str(tmp_path / "turned"))
+
+
+@pytest.mark.medium
+def test_classes_keep_their_order_and_may_get_other_names(trained):
+    made, folder = trained
+    message = "the classes or values of 'head/kind' must keep the order low, middle, high, got"
+    with pytest.raises(checks.UserError, match=message):
+        _prepare_run(_name_classes(made, ["middle", "low", "high"]), folder)
+    _prepare_run(_name_classes(made, ["low", "medium", "high"]), folder)
+    assert row_names.load(folder)["head/kind/"].names == ("low", "medium", "high")
+    with pytest.raises(checks.UserError, match="keep the order low, medium, high"):
+        _prepare_run(_name_classes(made, ["medium", "low", "high"]), folder)

@@ -220,12 +220,15 @@ def require_order(
         if old is None or isinstance(names.names, str) or isinstance(old.names, str):
             continue
         before, now = list(old.names), [str(name) for name in names.names]
-        moved = len(before) == len(now) and any(
-            name in before and before.index(name) != place for place, name in enumerate(now)
-        )
+        moved = len(before) == len(now) and _is_any_moved(before, now)
         where = scope if scope == TASKS else f"the classes or values of {scope.rstrip('/')!r}"
         rule = f"keep the order {', '.join(before[:_SHOWN])}"
         checks.require(not moved or names.are_a_set, where, rule, ", ".join(now[:_SHOWN]), fix)
+
+
+def _is_any_moved(before: Sequence[str], now: Sequence[str]) -> bool:
+    places = {name: place for place, name in enumerate(before)}
+    return any(places.get(name, place) != place for place, name in enumerate(now))
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:

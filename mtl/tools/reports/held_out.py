@@ -122,8 +122,7 @@ def predict_rows(
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
     """
     data, model = experiment.data, experiment.model
-    # Only features with one value in each row can form slices.
-    scalar_names = [name for name, field in data.spec.feature_fields.items() if not field.shape]
+    scalar_names = _list_scalars(experiment)
     label_names = _list_labels(experiment)
     keep = [*scalar_names, *label_names]
     values_of: dict[str, list[np.ndarray]] = collections.defaultdict(list)
@@ -149,9 +148,7 @@ def predict_rows(
                     hashes.add(fields)
                 labels = {name: fields[name] for name in label_names}
                 for head in heads:
-                    entries = _read_head(head, batch, labels)
-                    if entries is not None:
-                        parts_of[head.name].append(entries)
+                    parts_of[head.name].append(_read_head(head, batch, labels))
     results = {task: _join_parts(parts) for task, parts in parts_of.items()}
     return Seen(
         rows=rows,
@@ -162,6 +159,12 @@ def predict_rows(
         unlabelled=_keep_kind(results, Unlabelled),
         hashes=hashes.describe_fields() if rows == sample.total else {},
     )
+
+
+def _list_scalars(experiment: experiment_lib.Experiment) -> list[str]:
+    """Return the names of features with one value in each row, which can form slices."""
+    fields = experiment.data.spec.feature_fields
+    return [name for name, field in fields.items() if not field.shape]
 
 
 def _keep_kind(results: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind]:
@@ -253,8 +256,13 @@ def _rows(
 
 
 def _join_parts(parts: list[Any]) -> Any:
-    """Concatenate the labels and predictions of a task over all batches, attribute by attribute."""
+    """Concatenate the labels and predictions of a task over all batches, attribute by attribute.
+
+    Return None if a report cannot show the task, so that all parts are None.
+    """
     # All parts have the same class, because the head determines the class.
+    if parts[0] is None:
+        return None
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(

@@ -142,7 +142,8 @@ class History(types.Column):
             # Vocabularies can read lists, and stay unwrapped so that they can join other
             # vocabularies.
             if isinstance(part_accumulator, accumulators.Vocabulary)
-            else accumulators.OfEvents(part_accumulator, tuple(self._fields_with_lists))
+            # An event may have an empty list of items, so other fields of the batch may be empty.
+            else accumulators.OfEvents(part_accumulator, _list_fields(part, name))
             for part in self.events
             for name, part_accumulator in types.read_member(
                 part, types.Column, "accumulators"
@@ -293,6 +294,11 @@ class History(types.Column):
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
         buckets = tf.cast(tf.minimum(tf.floor(powers), last), tf.int64)
         return [layers.embedding(buckets, _GAPS, self.gap_dimension, "gap")]
+
+
+def _list_fields(part: types.Column, name: str) -> Sequence[str]:
+    """Return the fields of a column; those of the whole part if `name` is a table's name."""
+    return part.columns.get(name) or list(itertools.chain.from_iterable(part.columns.values()))
 
 
 def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Values]:

@@ -87,6 +87,16 @@ def test_an_event_without_values_is_an_event():
     np.testing.assert_allclose(encoded[0], table[1] * 2 / 3, rtol=1e-5)
 
 
+def test_numbers_are_fitted_to_batches_whose_events_have_no_values():
+    numbers = features.Numeric(names=["price"])
+    kinds = features.Identity(names=["kinds"], size=9, dimension=2)
+    history = features.History(name="h", events=[numbers, kinds], encoder=histories.Pooling())
+    accumulator = history.accumulators()["numeric_price"]
+    for rows, prices in (([[[], []]], [[1, 3]]), ([[[5]]], [[8]])):
+        accumulator.update(_fields(rows, price=prices))
+    assert accumulator.save("", "numeric_price")["mean"] == [4.0]
+
+
 def test_batches_without_events_or_without_values_are_encoded():
     for rows in ([[], []], [[[]], [[], []]]):
         encoded, _, (slope,) = _run(_history(), lambda rows=rows: _fields(rows))

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, heads, types, verbs
+from mtl.balancing import surgery, weighting
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -165,3 +166,26 @@ def test_rules_hold_for_a_head_of_ones_own(members, line):
     with pytest.raises(checks.UserError, match=line):
         model = dataclasses.replace(made.model, heads=[*made.model.heads, own])
         dataclasses.replace(made, model=model)
+
+
+def test_a_class_with_its_own_call_reads_losses_unless_it_says_no():
+    class Inverse(weighting.Fixed):
+        def __call__(self, losses, step):
+            return {task: loss / tf.stop_gradient(loss) for task, loss in losses.items()}
+
+    class Renamed(weighting.Fixed):
+        """It computes the same."""
+
+    class Halved(weighting.Fixed):
+        reads_losses = False
+
+        def __call__(self, losses, step):
+            return {task: loss / 2 for task, loss in losses.items()}
+
+    class Greatest(surgery.Sum):
+        def __call__(self, losses, variables, batch=None):
+            return super().__call__(losses, variables, batch)
+
+    for part, reads in ((Inverse, True), (Renamed, False), (Halved, False), (Greatest, True)):
+        assert part.reads_losses is reads
+    assert surgery.Sum.adds_losses and not Greatest.adds_losses

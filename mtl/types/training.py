@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from mtl.deferred import tf
 from mtl.types import values
+
+
+def _forget_claims(part: type, defaults: Mapping[str, bool]) -> None:
+    """Set claims about `__call__` to their defaults in a class that has its own `__call__`.
+
+    A class that derives from a weighting whose `reads_losses` is False may read losses.
+    """
+    own = vars(part)
+    for name, value in defaults.items():
+        if "__call__" in own and name not in own:
+            setattr(part, name, value)
 
 
 class Weighting(Protocol):
@@ -17,6 +28,10 @@ class Weighting(Protocol):
     network only once, and the argument `losses` has the losses of the first slice, not of the whole
     batch.
     """
+
+    def __init_subclass__(cls, **settings: Any):
+        super().__init_subclass__(**settings)
+        _forget_claims(cls, {"reads_losses": True})
 
     @property
     def reads_losses(self) -> bool:
@@ -91,6 +106,10 @@ class Surgery(Protocol):
     A surgery that does not read losses (see `Weighting`) returns the unweighted `<task>/loss` of
     the whole batch as monitors.
     """
+
+    def __init_subclass__(cls, **settings: Any):
+        super().__init_subclass__(**settings)
+        _forget_claims(cls, {"reads_losses": True, "adds_losses": False})
 
     @property
     def reads_losses(self) -> bool:

@@ -101,12 +101,24 @@ class BestKeeper:
 
     def read(self) -> dict[str, Any]:
         """Return the record; {} before the first evaluation, or if `Best.metric` has changed."""
+        record = self._read_file()
+        return record if self._goal.items() <= record.items() else {}
+
+    def describe_other_goal(self) -> str:
+        """Return a warning if the best checkpoint was chosen by another metric, else ""."""
+        record = self._read_file()
+        if not record or self._goal.items() <= record.items():
+            return ""
+        return (
+            f"The best checkpoint of this run has {_spell_goal(record)}, but Best now asks for "
+            f"{_spell_goal(self._goal)}: the next evaluation replaces the checkpoint."
+        )
+
+    def _read_file(self) -> dict[str, Any]:
         if not tf.io.gfile.exists(self._path):
             return {}
-        record = checksums.read_json(
-            self._path, "Delete it: the next evaluation is then the best so far."
-        )
-        return record if self._goal.items() <= record.items() else {}
+        fix = "Delete it: the next evaluation is then the best so far."
+        return checksums.read_json(self._path, fix)
 
     def rewind(self, step: int) -> None:
         """Forget evaluations of later steps, because the run trains these steps again.
@@ -255,3 +267,7 @@ class BestKeeper:
             if os.path.basename(path) != name:
                 run_directory.remove_checkpoint(path)
         return name
+
+
+def _spell_goal(goal: Mapping[str, Any]) -> str:
+    return f"the {'highest' if goal.get('higher_is_better') else 'lowest'} {goal.get('metric')}"

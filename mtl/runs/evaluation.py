@@ -237,6 +237,8 @@ class Evaluator:
             run_directory.find_latest(self._model_dir),
             run_directory.step_of(self._model_dir),
         )
+        if line := self.keeper.describe_other_goal():
+            _log.warning("%s", line)
         # A run that continues from an earlier checkpoint trains the later steps again.
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step

@@ -210,8 +210,12 @@ def test_another_metric_starts_anew(tmp_path):
     _Run(tmp_path).evaluate(1, 0.25)
     other = checkpoints.BestKeeper(checkpoints.Best(metric="n"), str(tmp_path))
     assert other.read() == {}
+    line = (
+        "The best checkpoint of this run has the lowest m, but Best now asks for the lowest n: the "
+    )
+    assert other.describe_other_goal() == line + "next evaluation replaces the checkpoint."
     other.update(_save(tmp_path, 2), {"n": 0.5, "global_step": 2})
-    assert other.read()["step"] == 2
+    assert other.read()["step"] == 2 and not other.describe_other_goal()
 
 
 def test_another_direction_starts_anew(tmp_path):

@@ -69,6 +69,7 @@ def test_the_loss_is_the_divergence_from_what_the_teacher_serves(teacher):
     of_signs = scipy.special.rel_entr(p, q) + scipy.special.rel_entr(1 - p, 1 - q)
     expected += 4 * of_signs + 0.5 * (predicted["size/value"] - logits["size"][:, 0]) ** 2
     np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+    assert part.reads_features  # With mixup, the teacher gets the rows before they are mixed.
 
 
 @pytest.mark.slow

@@ -13,14 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from mtl import deferred, types
 from mtl import experiment as experiment_lib
-from mtl import types
 from mtl.data import pipeline
 from mtl.deferred import tf
 from mtl.heads import base
-from mtl.runs import diagnosis, estimators, fitting, kept_fields, measured
+from mtl.runs import diagnosis, estimators, fitting, kept_fields
 from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
+
+with deferred.imports():
+    from mtl.runs import measured
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 # The least probability in log losses. The log loss of a probability of 0 would be infinite.

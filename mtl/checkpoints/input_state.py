@@ -115,6 +115,7 @@ class InputState:
       readers: the number of processes, each of which reads a part of the data.
       rank: the number of this process, from 0.
       starts_anywhere: True if the input can start at any step without a saved state.
+      depends_on_readers: True if another number of processes reads other batches.
     """
 
     def __init__(
@@ -124,12 +125,13 @@ class InputState:
         readers: int = 1,
         rank: int = 0,
         starts_anywhere: bool = False,
+        depends_on_readers: bool = False,
     ):
         self._folder = os.path.join(model_dir, _FOLDER)
         self._digest = settings_lib.compute_digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
-        self._starts_anywhere = starts_anywhere
+        self._starts_anywhere, self._depends_on_readers = starts_anywhere, depends_on_readers
         # `watch` sets `_saver` and `_start`.
         self._saver: Any = None
         self._start: Any = None
@@ -218,6 +220,8 @@ class InputState:
         """
         digests = [d for d in (self._digest, self._earlier) if self.is_saved(step, d)]
         if not digests:
+            if self._starts_anywhere and self._depends_on_readers:
+                self._tell_other_readers(step)
             return self._starts_anywhere
         path = self.path(step, digest=digests[0])
         self._require_intact(path)
@@ -232,6 +236,16 @@ class InputState:
             self.restart(session)
             return False
         return True
+
+    def _tell_other_readers(self, step: int) -> None:
+        """Warn if another number of processes has saved the state of a step."""
+        files = map(os.path.basename, storage.listed(self._folder))
+        saved = [file.partition("-")[0] for file in files if file.endswith(f"-{step}.index")]
+        counts = {int(readers.partition("of")[2]) for readers in saved}
+        if counts and self._readers not in counts:
+            message = "The number of processes has changed from %d to %d: until each row was read "
+            message += "once, some groups of rows are read twice or left out."
+            _log.warning(message, max(counts), self._readers)
 
     def restart(self, session: tf.compat.v1.Session) -> None:
         """Start the input from its beginning."""

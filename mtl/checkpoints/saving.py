@@ -26,57 +26,53 @@ ALL_CHECKPOINTS = 2**31 - 1
 
 
 class Votes:
-    """Lets synchronous processes decide together after every step whether to go on, stop or end.
+    """Lets synchronous processes decide together whether to go on, stop or end.
 
     The processes vote by an op in the training step, so all of them stop at the same step.
 
     Args:
       interruption: records a request to stop this process.
-      shared: True if there are several processes; each step then sums two votes over the processes.
+      shared: True if there are several processes; each step then sums a vote over the processes.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption, shared: bool):
-        self._interruption, self._ends = interruption, False
-        self._votes = self._sums = None
+        self._interruption = interruption
+        self._vote = self._sum = None
         if shared:
-            self._votes = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
-            self._sums = replicas.sum_over_replicas(self._votes)
+            self._vote = tf1.placeholder_with_default(tf.zeros([]), [], name="vote")
+            self._sum = replicas.sum_over_replicas(self._vote)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
-        """Return the tensors that a call of `Session.run` fetches and feeds for the vote.
+        """Return the tensors that a call of `Session.run` fetches and feeds for the vote to stop.
 
         Args:
           step: the global step after the call, a scalar.
 
         Returns:
-          Arguments that fetch [step]. With several processes, the arguments fetch [step, sums of
-          the votes]; the sums have the shape [2].
+          Arguments that fetch [step]. With several processes, the arguments fetch [step, sum of
+          the votes].
         """
-        if self._votes is None:
+        if self._vote is None:
             return tf1.train.SessionRunArgs([step])
-        votes = [float(self._interruption.requested), float(self._ends)]
-        return tf1.train.SessionRunArgs([step, self._sums], {self._votes: votes})
+        vote = float(self._interruption.requested)
+        return tf1.train.SessionRunArgs([step, self._sum], {self._vote: vote})
 
-    def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Return the result of a vote of the processes.
+    def stops(self, fetched: list[Any]) -> bool:
+        """Return True if a request to stop any of the processes interrupts the training.
 
         Args:
           fetched: the values of the tensors that the result of `args` fetches.
-
-        Returns:
-          Two bools: True if a request to stop interrupts the training; True if the training is
-          complete.
         """
-        if self._votes is None:
-            return self._interruption.requested, self._ends
-        stops, ends = fetched[1]
-        return bool(stops), bool(ends)
+        return self._interruption.requested if self._vote is None else bool(fetched[1])
 
-    def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """End the training: one process ends at once, several processes after one more step."""
-        self._ends = True
-        if self._votes is None:
-            run_context.request_stop()
+    def decide_end(self, session: tf.compat.v1.Session, ends: bool) -> bool:
+        """Return True if any of the processes ends the training; each process must make this call.
+
+        Args:
+          session: the session of the training.
+          ends: True if this process ends the training.
+        """
+        return ends if self._vote is None else bool(session.run(self._sum, {self._vote: ends}))
 
     def leave(self, step: int) -> None:
         """End this process after its checkpoint is saved.
@@ -152,15 +148,14 @@ class Saving(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         step, session = int(run_values.results[0]), run_context.session
-        stops, ends = self._votes.count(run_values.results)
-        if stops:
+        if self._votes.stops(run_values.results):
             if step != self._timer.last_triggered_step():
                 self._save(session, step)
             self._votes.leave(step)
-        if self._is_due(step) and self._evaluate(self._save(session, step)):
-            self._votes.end(run_context)
-        if ends:
-            run_context.request_stop()
+        if self._is_due(step):
+            ends = self._evaluate(self._save(session, step))
+            if self._votes.decide_end(session, ends):
+                run_context.request_stop()
 
     def end(self, session):
         step = int(session.run(tf1.train.get_global_step(session.graph)))

@@ -6,7 +6,7 @@ rows.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~ro
 
 A pass contains each group once. A batch consists of equal parts, such as micro-batches; each part
 takes groups until the next group does not fit, or until the pass ends. So the batch of a step
-depends on nothing but the settings and the step.
+depends on nothing but the settings, the number of parts and the step.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class WholeGroups:
     | is read in order | `Pipeline.shuffle_buffer` groups | before a group that it already contains
     |
 
-    With rows in memory, the batch of a step depends on the total number of micro-batches over all
-    replicas, but not on the number of workers.
+    With rows in memory, the batch of a step depends on the total number of micro-batches over the
+    replicas of all workers.
 
     Attributes:
       group: the field that contains the key of a row's group, int64 or string: a label, or a

@@ -261,7 +261,12 @@ class Training:
         readers = self._place.workers if self._place.is_synchronous else 1
         rank = self._place.known_cluster.rank if readers > 1 else 0
         return input_state.InputState(
-            self._model_dir, settings, readers, rank, self._data.starts_anywhere
+            self._model_dir,
+            settings,
+            readers,
+            rank,
+            starts_anywhere=self._data.starts_anywhere,
+            depends_on_readers=self._data.depends_on_parts,
         )
 
     def _build_estimator(

@@ -18,12 +18,12 @@ OTHERS = {"files": {"train": "a", "test": "c"}, "sizes": [1, 2]}
 class _Session:
     """A session that reads numbers from an input with a watched state."""
 
-    def __init__(self, folder, settings, make=lambda: tf.data.Dataset.range(100)):
+    def __init__(self, folder, settings, make=lambda: tf.data.Dataset.range(100), **options):
         self.graph = tf.Graph()
         with self.graph.as_default():
             iterator = tf1.data.make_initializable_iterator(make())
             self.next = iterator.get_next()
-            self.state = input_state.InputState(str(folder), settings)
+            self.state = input_state.InputState(str(folder), settings, **options)
             self.state.watch(iterator)
         self.session = tf1.Session(graph=self.graph)
         self.session.run(iterator.initializer)
@@ -178,3 +178,22 @@ def test_compressed_data_that_is_cut_off_is_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(checks.UserError, match="is damaged: .* Copy it back, or delete"):
             _Session(tmp_path, SETTINGS, _lines).restore(5)
+
+
+@pytest.mark.parametrize(
+    ("saved", "readers", "step", "count"),
+    [(2, 1, 5, 1), (1, 2, 5, 1), (2, 2, 5, 0), (2, 1, 6, 0)],
+    ids=["fewer", "more", "as many", "another step"],
+)
+def test_another_number_of_processes_is_told_if_rows_depend_on_it(
+    tmp_path, caplog, saved, readers, step, count
+):
+    _Session(tmp_path, SETTINGS, readers=saved).save(5)
+    again = _Session(
+        tmp_path, OTHERS, readers=readers, starts_anywhere=True, depends_on_readers=True
+    )
+    assert again.restore(step)
+    told = [line for line in caplog.messages if line.startswith("The number of processes")]
+    assert [line.split(":")[0] for line in told] == [
+        f"The number of processes has changed from {saved} to {readers}"
+    ] * count

@@ -36,7 +36,7 @@ _NO_TEXT = {
     b"PAR1": "Parquet",
     b"ARROW1": "Arrow",
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
-    b"\x1f\x8b": "gzip, without the ending .gz",
+    b"\x1f\x8b": "gzip without the ending .gz, or compressed twice",
 }
 # Files are read in blocks of `_CHUNK` bytes or, line by line, in blocks of `_LINES` lines.
 _CHUNK = 1 << 18

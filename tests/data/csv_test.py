@@ -451,7 +451,7 @@ def test_a_missing_number_is_read_from_an_empty_cell(tmp_path):
         ("x,y\n1,2\n".encode("utf-16-le"), "binary, or UTF-16 without a mark"),
         (b"PAR1\x15\x04", "Parquet"),
         (b"PK\x03\x04\x14", "a ZIP file"),
-        (gzip.compress(b"x,y\n1,2\n", mtime=0), "gzip, without the ending .gz"),
+        (gzip.compress(b"x,y\n1,2\n", mtime=0), "gzip without the ending .gz"),
     ],
 )
 @pytest.mark.parametrize("columns", [(), ("x", "y")])

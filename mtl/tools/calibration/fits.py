@@ -287,7 +287,7 @@ class Platt(Calibration):
         ]
         slopes, shifts = np.transpose(lines)
         rule = "rank rows of the split in the right order"
-        checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, slopes.min())
+        checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, float(slopes.min()))
         text = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
         text += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
         logits = parts[0] * slopes + shifts

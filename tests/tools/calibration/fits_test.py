@@ -101,7 +101,7 @@ def test_a_head_that_ranks_backwards_has_no_line():
     rows = draw(slope=-2.5)
     head, old = heads.Binary(name="y"), refit.Classifier(np.ones([1, 1]), np.zeros(1))
     part = calibration.Platt(source="x", tasks=["y"], split="held")
-    with pytest.raises(checks.UserError, match="head 'y' must rank rows of the split in the ri"):
+    with pytest.raises(checks.UserError, match="head 'y' must rank .* right order, got -0"):
         given = (rows.logits[:, np.newaxis], rows.targets, rows.weights, PLACES)
         part.fit(head, old, [refit.Rows(*given)])
 

@@ -6,6 +6,7 @@ import re
 import socket
 import time
 import types
+from unittest import mock
 
 import pytest
 from pyarrow import fs
@@ -284,6 +285,21 @@ def test_hdfs_without_a_client_is_one_line(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(checks.UserError, match="hdfs://name/ cannot be reached: .*Hadoop client"):
         stores.connect("hdfs://name/a.csv")
+
+
+def test_hdfs_keeps_the_old_file_until_the_new_one_is_whole(monkeypatch, tmp_path):
+    """HDFS does not replace a file at the end of a write, as object stores do."""
+    inner = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(stores, "connect", lambda _: stores.Store(inner, "hdfs://name/", "/"))
+    for content in (b"first", b"second"):
+        remote.write("hdfs://name/deep/a.csv", content)
+        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.csv"]
+        assert (tmp_path / "deep" / "a.csv").read_bytes() == content
+    problem = checks.UserError("hdfs://name/ does not answer")
+    monkeypatch.setattr(stores, "ask", mock.Mock(side_effect=[None, mock.Mock(), problem]))
+    with pytest.raises(checks.UserError, match="does not answer"):
+        remote.write("hdfs://name/deep/a.csv", b"third")
+    assert (tmp_path / "deep" / "a.csv").read_bytes() == b"second"
 
 
 def test_a_region_that_cannot_be_looked_up_comes_from_the_environment(monkeypatch):

@@ -584,9 +584,13 @@ def test_a_pattern_lists_tensors_by_name(run, launch):
     assert "head/rich/logits/MatMul:0" in result.out
 
 
-def test_code_is_run_eagerly_on_rows_of_the_split(run, launch):
+def test_code_is_run_eagerly_on_rows_of_the_split(run, launch, tmp_path):
     result = launch("inspect", "--model_dir", "run", "--eager", "--limit", "2")
     assert result.code == 0 and "rich/probability" in result.out, result
+    result = launch("inspect", "--model_dir", "run", "--eager", "--limit", "2", "--output", "o.npz")
+    assert result.code == 0 and not result.out, result
+    with np.load(tmp_path / "o.npz") as arrays:
+        assert arrays["rich/probability"].shape[0] == 2
 
 
 @pytest.mark.slow

@@ -165,6 +165,8 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
     result = run("compare", "--runs", "runs", "--metric", "level/average_loss")
     assert result.code == 0, result
     assert re.search(r"1 +a +0\.\d{4}", result.out) and "run.seed=2" in result.out
+    error = run("compare", "--runs", "runs", "--metric", "zzz").error
+    assert re.search(r"got 'zzz'\. There are: (\S+, ){19}\S+ and [1-9]\d* more\.", error), error
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_it_is_done_once(source, tmp_path, caplog):
         (
             refit.NearestMean,
             {"source": "nothing"},
-            "source must be a checkpoint, or a model_dir",
+            "source must be a checkpoint, or a model_dir that .* Train it first",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -151,3 +152,16 @@ def test_a_fault_is_found(fault, place, run, tmp_path):
     with replay.open_step(made, str(tmp_path), step) as replayed:
         report = findings.examine_step(replayed)
     assert debugger.is_right(fault, place, report), report.findings[:1]
+
+
+def test_rows_are_valid_json_with_values_that_json_lacks():
+    columns = {
+        "x": np.array([[1.0, np.nan], [np.inf, 2.0]]),
+        "word": np.array([b"a", b"\xff"], object),
+    }
+    dump = mock.Mock(read_any=columns.get)
+    replayed = mock.Mock(fields={name: name for name in columns}, dump=dump)
+    assert findings.read_rows(replayed, [0, 1]) == [
+        {"row": 0, "x": [1.0, "nan"], "word": "a"},
+        {"row": 1, "x": ["inf", 2.0], "word": "\ufffd"},
+    ]

@@ -20,6 +20,7 @@ check: lint
 
 test: $(VENV)/installed-dev
 	@echo "About 10,000 cases: 15 to 30 minutes on two cores. make check is shorter."
+	@$(RUN) -m tests.compat.passed --check
 	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets tell
 
 # Like `make test`; also fails if a test file takes much more time than before (tests/budgets.py).

@@ -40,13 +40,13 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     in `weighting.Fixed`.
 
     Attributes:
-      step_size: the norm of a step of the ascent, above 0. The default is epsilon for a single
-        step, and 2.5 epsilon / steps for several steps.
+      step_size: the norm of a step of the ascent, above 0. The default step size is epsilon for a
+        single step, and 2.5 epsilon / steps for several steps.
       random_start: True starts the perturbation r at a random point in the ball; False starts it at
         0.
       averages_steps: True takes the mean of the losses at the start of the ascent and after each of
-        its steps except the last; the memory for this mean grows with the number of steps. False
-        takes the loss after the last step of the ascent.
+        its steps except the last; the memory for this mean grows with the number of steps. With
+        `averages_steps = False`, the loss is the loss after the last step of the ascent.
     """
 
     name: str = "adversarial"
@@ -55,11 +55,11 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     def __post_init__(self):
         super().__post_init__()
-        # `averages_steps` leaves out the last point. With one step and no random start, only x
-        # itself would remain.
+        # `averages_steps` leaves out the loss after the last step of the ascent. With one step and
+        # no random start, the mean would have only the loss at the unchanged inputs x.
         moves = self.random_start or not self.averages_steps or self.steps > 1
         rule = "be True with averages_steps and a single step"
-        fix = "Otherwise the average has only the unchanged inputs."
+        fix = "Without random_start, the mean of the losses covers only the unchanged inputs."
         checks.require(moves, self._where("random_start"), rule, self.random_start, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:

@@ -87,7 +87,7 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
     S. Laine, T. Aila, "Temporal Ensembling for Semi-Supervised Learning", 2016, arXiv:1610.02242,
     with the divergence of the heads in place of the squared distance of probabilities. Gradients go
-    through both passes. The inputs of the first pass have no noise.
+    through both forward passes over the rows. The inputs of the first pass have no noise.
 
     Attributes:
       noise: the standard deviation of the noise on the inputs of the second pass, at least 0.
@@ -210,7 +210,7 @@ class EntropyMinimization(base.OfHeads):
 
 
 def _hold_logits(activations: types.Activations) -> types.Activations:
-    """Return activations whose logits gradients treat as constants."""
+    """Return a copy of activations with logits that get no gradient, by `tf.stop_gradient`."""
     constants = {task: tf.stop_gradient(logits) for task, logits in activations.logits.items()}
     return dataclasses.replace(activations, logits=constants)  # type: ignore[type-var]
 
@@ -218,8 +218,9 @@ def _hold_logits(activations: types.Activations) -> types.Activations:
 def _find_likeliest(predicted: types.Tensors) -> tf.Tensor:
     """Return the most probable class as a target of the head's loss, [B].
 
-    The target is float32 for two classes, else a class id. The prediction `class_id` may be another
-    class, because a binary head applies its threshold, and an ordinal head takes the median.
+    The target is float32 for two classes, else a class id. The prediction `class_id` may differ
+    from the most probable class, because a binary head applies its threshold, and an ordinal head
+    takes the median.
     """
     if "probability" in predicted:
         return tf.cast(predicted["probability"] >= 0.5, tf.float32)

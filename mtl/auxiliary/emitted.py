@@ -39,10 +39,11 @@ def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
 
 
 def find_losses(parts: Any) -> list[Emitted]:
-    """List the losses that parts, and parts in their settings, declare as `emitted_losses`.
+    """List the losses that objects of a model, such as networks, declare as `emitted_losses`.
 
     Args:
-      parts: a part, or parts in lists and maps.
+      parts: an object such as a network or a head, or several objects in lists and maps. Objects in
+        the settings of an object are searched as well.
 
     Returns:
       One loss for each declared name. Parts that declare the same name share one loss, which is a

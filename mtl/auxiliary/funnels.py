@@ -56,7 +56,7 @@ class InversePropensity(base.Base):
 
     @property
     def are_rows_apart(self) -> bool:
-        """True unless `normalizes` is set, because the sum of the weights depends on all rows."""
+        """True if no other row affects a row's loss; `normalizes` divides by a sum of all rows."""
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
@@ -76,7 +76,7 @@ class InversePropensity(base.Base):
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
         composes = types.read_member(heads[self.task], types.ComposingHead, "composes")
-        rule, fix = "name a task with a tower", "Its head combines logits of other tasks."
+        rule, fix = "name a task with a tower", "This task's head combines logits of other tasks."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
         rule = f"predict a label that defines the space of {self.task!r}: {', '.join(fields)}"
@@ -105,8 +105,8 @@ class InversePropensity(base.Base):
         head = cast(types.WeighingHead, activations.heads[self.task])
         observed = head.row_weights(activations.labels) > 0
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
-        # `1 / p` is `1 + exp(-log-odds)`. The limit applies to its logarithm, because exp could
-        # overflow.
+        # `1 / p` is `1 + exp(-log-odds)`. The logarithm of 1 / p is limited to the logarithm of
+        # `max_weight`, because exp could overflow.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
         # o is 0 for rows outside of the space, which have no label of this task.
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
@@ -133,10 +133,10 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 
     The estimate comes from the same paper as `InversePropensity`. In the paper, the tower predicts
     the loss e_i itself, so the gradient by the task's logits equals the gradient of
-    `InversePropensity`. Here, e_i depends on the logits, so the task also learns on rows outside of
-    its space, with q_i as their label, as in Wang et al., "Doubly Robust Joint Learning for
-    Recommendation on Data Missing Not at Random", ICML 2019. The loss may be negative, so do not
-    choose a weighting that takes logarithms or ratios of losses.
+    `InversePropensity`. In this class, the predicted loss e_i depends on the task's logits, so the
+    task also learns on rows outside of its space, with q_i as their label, as in Wang et al.,
+    "Doubly Robust Joint Learning for Recommendation on Data Missing Not at Random", ICML 2019. The
+    loss may be negative, so do not choose a weighting that takes logarithms or ratios of losses.
 
     Attributes:
       layers: the units of the hidden layers of the tower, with ReLU, in the variable scope
@@ -169,7 +169,8 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         task_losses = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
         targets = head.examples(activations.logits[self.task], labels).targets
         fit = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=imputed)
-        # For rows outside of the space, `weights` are 0, so their `task_losses` do not count.
+        # For rows outside of the task's sample space, `weights` are 0, so their `task_losses` do
+        # not count.
         robust = expected + weights * (task_losses - expected)
         return robust + self.imputation_weight * weights * fit
 

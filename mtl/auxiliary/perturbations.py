@@ -51,8 +51,8 @@ class Space:
         for name, change in perturbation.items():
             values = self.inputs[name]
             # `proof.declare` says that each row of the change depends only on the same row of the
-            # inputs. With this declaration, `example_gradients` needs no rules for the ops of the
-            # change.
+            # inputs. With `proof.declare`, `example_gradients` needs no rules for the ops that
+            # compute the change.
             change = tf.stop_gradient(self._bound_change(values, change))
             inputs[name] = values + proof.declare(change)
         return inputs

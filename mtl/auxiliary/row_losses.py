@@ -125,7 +125,7 @@ def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors
     Returns:
       The losses, [B].
     """
-    example_head = cast(types.ExampleHead, head)  # Callers have checked the head.
+    example_head = cast(types.ExampleHead, head)  # Callers check for an ExampleHead.
     examples = example_head.examples(logits, labels)
     losses = example_head.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:

@@ -80,9 +80,9 @@ def balance_losses(
         weighted = weigh(losses, step)
         # A weighting may be any function of the losses of the whole batch, such as a logarithm or a
         # softmax. The weight of a task is the derivative of its weighted loss by its unweighted
-        # loss. Each forward pass over a part multiplies its losses by these weights, so gradients
-        # need not go through the weighting. `Equal` returns the losses unchanged, so that the graph
-        # has no factors of 1.
+        # loss. Each forward pass over a part of the batch multiplies the losses of tasks by the
+        # weights of tasks, so gradients need not go through the weighting. `Equal` returns the
+        # losses unchanged, so that the graph has no factors of 1.
         weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
         variables = tf1.trainable_variables()  # Including variables of the weighting.

@@ -41,7 +41,7 @@ def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
       gramian: inner products of the tasks' gradients, [T, T].
 
     Returns:
-      A scalar, NaN or 0.
+      A scalar: NaN if a diagonal entry of `gramian` is not finite, else 0.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
     # The code does not compute 0 * NaN, because TensorFlow's graph optimizer would replace the
@@ -55,8 +55,8 @@ def _find_taking_part(
     """Find the tasks whose gradients a method gets in this step, [T] bool.
 
     If a method takes inner products between gradients of different samples, the product of a task
-    with itself may be negative, so its sign does not show whether the task is present. For such a
-    method, a task is present if its loss is finite and not 0.
+    with itself may be negative, so its sign does not show whether the task is present. If a method
+    compares different samples, a task is therefore present if its loss is finite and not 0.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -111,8 +111,8 @@ def decide_weights(
         products = gramian()
         new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
-        # The NaN in the weights shows the update that a gradient is not finite. In a step with a
-        # NaN, `assign_with_update` keeps the old state of the method.
+        # If a gradient is not finite, the weights become NaN, so that `Update` notices the
+        # gradient. In a step with a NaN, `assign_with_update` keeps the old state of the method.
         new["weights"] += mark_nonfinite(products)
         return new
 
@@ -120,8 +120,8 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
-        # The first step of a run must decide, because no earlier weights exist. The condition of
-        # `is_due` would be False in the first step.
+        # The first step of a run must decide the weights, because no earlier weights exist. So this
+        # condition differs from `is_due`, which is False in the first step.
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
     for name, variable in variables.items():
         step_state.assign_with_update(variable, new[name])

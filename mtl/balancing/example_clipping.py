@@ -36,10 +36,10 @@ class ExampleClipping(types.Surgery):
     One backward pass gives the norms of all examples' gradients, and the sum of the clipped
     gradients (Bu et al., "Differentially Private Optimization on Large Model at Small Cost", 2022,
     arXiv:2210.00038). The single backward pass is possible if `mtl.example_gradients` has a rule
-    for all uses of the variables. Without such a rule, and in 16-bit numbers, each example takes a
-    separate backward pass, and the log has a warning. Batch norm in training also leads to a
-    separate pass for each example. In a pass of a single example, batch norm normalises this
-    example alone, so freeze batch norm or remove it.
+    for all uses of the variables. If `mtl.example_gradients` lacks a rule, or the model computes in
+    16-bit numbers, each example takes a separate backward pass, and the log has a warning. Batch
+    norm in training also leads to a separate pass for each example. In a pass of a single example,
+    batch norm normalises this example alone, so freeze batch norm or remove it.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the unit of the scalar

@@ -17,9 +17,10 @@ from mtl.deferred import tf
 class Factors:
     """The gradients of S tasks, as products `left[s] right[s]'` of thin matrices [P, C] and [Q, C].
 
-    The number C is, for example, the number of logits of a head. If C is small, inner products and
-    weighted sums are computed without the gradients [P, Q]: the inner product of the gradients of
-    tasks s and t is the sum of the entries of `(left[s]' left[t]) * (right[s]' right[t])`.
+    The number C is, for example, the number of logits of a head. If the number of columns C is
+    small, inner products and weighted sums are computed from the thin matrices, and the gradients
+    [P, Q] are not built. The inner product of the gradients of tasks s and t is the sum of the
+    entries of `(left[s]' left[t]) * (right[s]' right[t])`.
 
     Attributes:
       tasks: the indices of the S tasks that have a gradient.
@@ -75,7 +76,8 @@ class Factors:
         products = tf.linalg.matmul(left, left, transpose_a=True)
         products *= tf.linalg.matmul(right, right, transpose_a=True)
         owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
-        # For each pair of tasks, the entries are summed over the columns of the tasks, [S, S].
+        # For each pair of tasks, sum the entries of `products` over the columns of both tasks, [S,
+        # S].
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
@@ -109,7 +111,7 @@ def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
     """Return True if inner products cost less with the factors than with the gradients.
 
     The inner products of the factors are a matrix [columns, columns], the inner products of the
-    gradients a matrix [T, T]. The costs are compared per row of a gradient, for a gradient with
-    about as many rows as columns.
+    gradients a matrix [T, T]. The function compares the costs of both kinds of inner products for
+    one row of a gradient, and assumes a gradient with about as many rows as columns.
     """
     return width is not None and 2 * columns**2 <= num_tasks**2 * width

@@ -77,7 +77,7 @@ class Monitored(types.Surgery):
         Returns:
           The gradients by the N variables, and {name: scalar}: the scalars of the wrapped surgery
           and, in addition, `surgery/norm/<task>`, `surgery/cosine/<task>/<task>` and
-          `surgery/conflicts`. For each of the `scopes`, the last three kinds of scalars exist a
+          `surgery/conflicts`. For each of the `scopes`, the norms, cosines and conflicts exist a
           second time, with `<scope>/` before the name.
 
         Raises:
@@ -100,8 +100,8 @@ class Monitored(types.Surgery):
             # products are built without a branch, so that replicas can communicate.
             is_always_due = self.every_steps == 1
             gramian = products() if is_always_due else tf.cond(is_due, products, lambda: unknown)
-            # The products are computed before the update, which changes the global step and the
-            # variables.
+            # The inner products of gradients are computed before the update, which changes the
+            # global step and the variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
             scalars = decision.monitor_gramian(gramian, list(losses))
             monitors = {f"{prefix}{name}": value for name, value in scalars.items()} | monitors

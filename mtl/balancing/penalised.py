@@ -85,7 +85,7 @@ def _find_tangents(
 def _take_tangent(
     penalty: penalties.Penalty, means: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return the tangent of a penalty, as its value at means of 0 and its slopes."""
+    """Return the tangent of a penalty at `means`: its value at means of 0, and its slopes."""
     if penalty.compute is None:
         return None
     means = tf.nest.map_structure(tf.stop_gradient, means)

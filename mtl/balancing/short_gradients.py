@@ -4,8 +4,8 @@ blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
 
-A gradient that is a sum over micro-batches or replicas is not a single matrix product. Such a
-gradient does not come from a `MatMul`, so `shorten_gradients` returns None.
+A gradient that is a sum over micro-batches or replicas is not a single matrix product. For a
+gradient that does not come from a single `MatMul` op, `shorten_gradients` returns None.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ than a single product.
 def shorten_gradients(
     gradients: Sequence[tf.Tensor], products_elsewhere: int = 0
 ) -> list[tf.Tensor] | None:
-    """Replace the gradients `X' D[s]` [I, H] of S tasks by matrices with only B rows, in N blocks.
+    """Replace the S tasks' gradients [I, H] of a weight matrix by matrices with only B rows.
 
-    X [B, I] is the input of the layer, and D[s] [B, H] the gradient of task s by the layer's
-    output. Let R [B, B] be a matrix root of the inner products of the input rows, `X X' = R' R`.
-    The inner product of the gradients of tasks s and t equals the inner product of the short
-    matrices `R D[s]` and `R D[t]`. The matrices `R D[s]` have as many rows as the batch, and the
-    gradients `X' D[s]` need not be built.
+    The gradient of task s is `X' D[s]`. X [B, I] is the input of the layer, and D[s] [B, H] the
+    gradient of task s by the layer's output. Let R [B, B] be a matrix root of the inner products of
+    the input rows, `X X' = R' R`. For the matrix root R, the inner product of the gradients of
+    tasks s and t equals the inner product of the matrices `R D[s]` and `R D[t]`. The matrices `R
+    D[s]` have as many rows as the batch, and the gradients `X' D[s]` need not be built.
 
-    With the root R, rounding errors of inner products are as small as with the gradients
-    themselves, even if the gradients of tasks are nearly linearly dependent. With `X X'` in place
-    of R, rounding errors would be larger.
+    Rounding errors of inner products of the matrices `R D[s]` are as small as with the gradients
+    themselves, even if the gradients of tasks are nearly linearly dependent. With inner products
+    computed from `X X'`, without the matrix root R, rounding errors would be larger.
 
     Args:
       gradients: the gradients of S tasks by a single weight matrix.
@@ -44,9 +44,9 @@ def shorten_gradients(
         that the caller needs later if the gradients are not built.
 
     Returns:
-      The short matrices in N blocks [S, rows, H], with B rows in all. None if a gradient is not a
-      single matrix product, for example because several ops read the weight; if a size is unknown;
-      or if the gradients themselves cost less.
+      The matrices `R D[s]` of all tasks, as a list of blocks [S, rows, H] with B rows in all. None
+      if a gradient is not a single matrix product, for example because several ops read the weight;
+      if a size is unknown; or if the gradients themselves cost less.
     """
     factors = _find_factors(gradients)
     if factors is None:
@@ -67,7 +67,7 @@ def shorten_gradients(
 
 
 def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return a layer's input X [B, I] and each task's D [B, H], from gradients [I, H] or [H, I]."""
+    """Return a layer's input X [B, I], and each task's gradient D [B, H] by the layer's output."""
     ops = [gradient.op for gradient in gradients]
     if not all(map(_is_product, ops)):
         return None
@@ -80,8 +80,8 @@ def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Te
 
 def _is_product(op: tf.Operation) -> bool:
     """Return True if an op multiplies two matrices, of which only the first is transposed."""
-    # Gradients in 16 bits are rounded, and inner products of short matrices would lack this
-    # rounding.
+    # Gradients in 16 bits are rounded. Their inner products would change without this rounding, so
+    # they are not replaced by shorter matrices.
     if op.type != "MatMul" or op.get_attr("T") != tf.float32:
         return False
     return op.get_attr("transpose_a") and not op.get_attr("transpose_b")
@@ -92,9 +92,9 @@ def _find_root(inputs: tf.Tensor) -> tf.Tensor:
     size, inputs = inputs.shape[0], tf.cast(inputs, tf.float64)
     products = tf.linalg.matmul(inputs, inputs, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    # If rows are dependent or zero, rounding could make a pivot of the decomposition negative. So
-    # each diagonal entry is increased, by more than rounding errors in float64 and by less than
-    # rounding errors in float32.
+    # If rows are dependent or zero, rounding could make a pivot of the decomposition negative. To
+    # prevent a negative pivot, each diagonal entry of `X X'` is increased, by more than rounding
+    # errors in float64 and by less than rounding errors in float32.
     larger = squares * (1 + 32 * math.sqrt(size) * 2.0**-52) + 1e-300
     lower = tf.linalg.cholesky(tf.linalg.set_diag(products, larger))
     return tf.cast(lower, tf.float32)

@@ -67,8 +67,9 @@ class StackedPasses:
           index: the index of the variable's column.
 
         Returns:
-          The gradients of T tasks, with None for the tasks that have None in the column. If the
-          backward passes cannot be stacked, the result is the variable's column itself.
+          The gradients of T tasks by the variable, with None for tasks whose loss does not depend
+          on the variable. If the backward passes cannot be stacked, the result is the variable's
+          column itself.
         """
         column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:
@@ -96,7 +97,8 @@ class StackedPasses:
 
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
-            # The stack begins at these ops, with the incoming gradients of single tasks, [S, ...].
+            # The backward ops that compute `tensors` cannot be stacked, so their results for S
+            # single tasks are stacked, [S, ...].
             return tf.stack(tensors)
         stacks = [
             self._stacks[_list_names(part)] if isinstance(part, tuple) else part for part in inputs
@@ -231,12 +233,12 @@ def _find_task_inputs(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return the tensors to stack, one for each task, and their input index in the gradient's op.
+    """Return a tensor to stack for each task, and the input of the gradient's op that it replaces.
 
     The gradient of a weight matrix is a product of the layer's inputs, which all tasks share, and a
     task's incoming gradient. For a weight matrix, only the incoming gradients are stacked, so that
-    `short_gradients` still finds the matrix products. For other variables, the gradients themselves
-    are stacked, and the index is None.
+    `short_gradients` still finds the matrix products. For variables that are not such weight
+    matrices, the gradients themselves are stacked, and the returned index of the input is None.
     """
     gradients = [gradient for gradient in column if gradient is not None]
     values = [

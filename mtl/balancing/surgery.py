@@ -88,8 +88,8 @@ class Combine(types.Surgery):
       scopes: patterns of the shared variables whose gradients are compared, such as the variables
         of the last shared layer. The decided weights apply to all shared variables.
       every_steps: new weights are decided at global steps that are multiples of this number. A step
-        without a decision uses the last weights, and takes a single backward pass. With 1, every
-        step decides.
+        without a decision uses the last weights, and takes a single backward pass. With
+        `every_steps = 1`, every step decides new weights.
       average: the share of the old weights w in the weights of a step, in [0, 1): `w <- average w +
         (1 - average) new`, with w = 1 before the first step. 0 takes only the new weights. S. Zhou
         et al., "On the Convergence of Stochastic Multi-Objective Gradient Manipulation and Beyond"
@@ -188,10 +188,11 @@ class Combine(types.Surgery):
         # The gradients are combined in one of three ways:
         # - by coordinate, if the method is a `CoordinateMethod`, such as GradDrop;
         # - by decisions, if weights are decided at some steps only, or from samples of the batch.
-        #   The decision then takes separate gradients of single tasks. The update takes one pass of
-        #   the weighted losses, which is the only backward pass of a step without a decision;
-        # - by weights, if every step decides from its whole batch. The same gradients then
-        #   determine the weights and are summed for the update.
+        #   A step that decides weights takes separate backward passes for single tasks. The update
+        #   takes one more backward pass, from the weighted losses; a step that decides no weights
+        #   takes only the backward pass of the update;
+        # - by weights, if every step decides from its whole batch. The tasks' gradients that
+        #   determine the weights are also summed for the update.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing_method.samples > 1:
@@ -251,8 +252,9 @@ class Combine(types.Surgery):
         monitors = decision.monitor_weights(weights, list(losses))
         return gradients, monitors | decision.monitor_gramian(gramian, list(losses))
 
-    # The product of two sums differs from the sum of products. So the gradients are summed over all
-    # parts of the batch before their inner products are taken.
+    # Inner products of gradients over the whole batch are not the sum of the inner products over
+    # its parts. So the gradients are summed over all parts of the batch before their inner products
+    # are taken.
     def _compare_parameters(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
@@ -335,7 +337,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part whose losses decide the weights: the losses of all rows, or of samples."""
+        """Return `tasks` with the losses that decide the weights: of all rows, or of samples."""
         if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -343,8 +345,9 @@ class Combine(types.Surgery):
 
     def _take_samples(self, tasks: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
         fix = (
-            "It needs the losses of samples of the batch. Leave out MultiTaskModel.mixing, which "
-            "mixes samples, and heads and auxiliary losses that compare rows."
+            "This method needs the losses of samples of the batch. Leave out "
+            "MultiTaskModel.mixing, which mixes samples, and heads and auxiliary losses that "
+            "compare rows."
         )
         if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)
@@ -372,7 +375,8 @@ class Combine(types.Surgery):
                 evidence = [self._choosing_method.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
-            # A choice in one part of the batch needs the evidence of the whole batch.
+            # To choose gradients in one part of the batch, the method needs the values of
+            # `evidence` from the whole batch.
             gramian, evidence = batch_gradients.sum(compare)
 
             def spread(tasks: task_gradients.TaskGradients) -> Gradients:

@@ -26,8 +26,9 @@ Columns = Sequence[Sequence[types.Gradient]]
 class Leaf:
     """The gradients of several tasks by one variable, or by one tensor of the representation.
 
-    For an embedding table, a leaf has only the rows that some task has looked up, in the same order
-    for all tasks. Therefore, no tensor of a leaf is as large as the embedding table.
+    For an embedding table, a `Leaf` has gradients only of the rows that some task has looked up, in
+    the same order for all tasks. Because rows without a gradient are left out, no tensor of a
+    `Leaf` is as large as the embedding table.
 
     Attributes:
       tasks: the indices of the S tasks whose losses depend on the variable or tensor.
@@ -45,14 +46,15 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> Leaf | factors.Factors:
-        """Stack the gradients of all tasks by one variable or tensor; align the rows of a table.
+        """Stack the tasks' gradients by one variable or tensor, for the same rows of a table.
 
         Args:
           gradients: the gradients of T tasks, dense or sparse; None for a task whose loss does not
             depend on the variable. At least one gradient must not be None.
 
         Returns:
-          A leaf, or `Factors`, which has the methods of a leaf and is cheaper for some matrices.
+          A `Leaf` of the gradients; or `Factors`, which has the same methods and is cheaper for
+          some matrices.
         """
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
@@ -87,7 +89,7 @@ class Leaf:
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return values in the form of the leaf's gradients: dense, or IndexedSlices for a table.
+        """Return values in the form of these gradients: dense, or IndexedSlices for a table.
 
         Args:
           values: a tensor [...] in the shape of one task's gradient; for a table, a tensor [U, ...]
@@ -130,7 +132,8 @@ def _is_first_axis(axis: tf.Tensor) -> bool:
     """Return True if the tensor `axis` is the constant 0, the first axis.
 
     If tensors are concatenated along the first axis, the flat result has their flat values one
-    after another. A concatenation along any other axis mixes the values of the tensors.
+    after another. A concatenation along an axis other than the first mixes the values of the
+    tensors.
     """
     return tf.get_static_value(axis) == 0
 
@@ -247,7 +250,7 @@ class TaskGradients:
         ]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return gradients by the representation or, without one, by some variables, as leaves.
+        """Return a `Leaf` of gradients for each tensor of the representation, or each variable.
 
         Args:
           compared: the indices of the variables by which gradients are taken; not used if there is
@@ -326,11 +329,11 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """Compute the gradients of all N variables from combined gradients by the representation.
+        """Compute the gradients of all N variables, given combined gradients of the representation.
 
         One backward pass carries the combined gradients to the variables that affect the
-        representation. The gradients of the weighted losses along other paths to shared variables
-        are added.
+        representation. Paths from the losses to shared variables that bypass the representation add
+        gradients of the weighted losses.
 
         Args:
           combined: for each tensor of the representation, the combination of the tasks' gradients
@@ -343,7 +346,8 @@ class TaskGradients:
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
-        # This pass stops at the representation, because `below` has the gradients through it.
+        # The backward pass of the weighted losses stops at the representation, because `below` has
+        # the gradients that go through the representation.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         sums = {
             n: gradients_lib.add_gradients(part, second)
@@ -394,7 +398,8 @@ class BatchGradients:
         """
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
-            # Within the loop over slices, the gradients of a part must be built again.
+            # The loop over slices of the batch builds new ops, so the gradients of a slice must be
+            # built again within the loop.
             return function(
                 self.first if forward is self.batch.first else self._differentiate_losses(forward)
             )
@@ -420,7 +425,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return the combined gradients and, for other variables, gradients of the weighted losses.
+        """Return combined gradients; variables without one get gradients of the weighted losses.
 
         Args:
           tasks: the tasks' gradients over the whole batch, a result of `sum_gradients`.
@@ -496,7 +501,7 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 
     Args:
       columns: for each of N variables or tensors, the gradients of T tasks; None for a task without
-        a gradient. Each column must have at least one gradient.
+        a gradient. For each variable or tensor, at least one task must have a gradient.
 
     Returns:
       N leaves.
@@ -508,7 +513,7 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return leaves of shorter matrices with the same inner products as the gradients of T tasks.
+    """Replace the gradients of T tasks by shorter matrices with the same inner products.
 
     Args:
       gradients: the gradients of T tasks by one variable; None for a task without a gradient.
@@ -516,8 +521,9 @@ def shorten_gradients(
         that the caller needs later if the gradients are not built.
 
     Returns:
-      Leaves whose inner products add up to the inner products of the gradients; None if a gradient
-      is sparse or not a single matrix product, or if the short leaves cost more than the gradients.
+      `Leaf` objects whose inner products add up to the inner products of the gradients; None if a
+      gradient is sparse or not a single matrix product, or if the shorter matrices cost more than
+      the gradients.
     """
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
@@ -567,8 +573,8 @@ def differentiate_tasks(
       stop: tensors at which backward passes end, the `stop_gradients` of `tf.gradients`.
 
     Returns:
-      For each of the N places, the gradients of the T losses; None if a loss does not depend on the
-      place.
+      For each of the N variables or tensors, the gradients of the T losses; None if a loss does not
+      depend on the variable or tensor.
     """
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

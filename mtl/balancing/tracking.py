@@ -21,8 +21,8 @@ def track_gradients(
 ) -> list[task_gradients.Leaf]:
     """Replace each gradient g by its running average, `y <- y + rate (g - y)` from y = 0.
 
-    The averages y are saved in variables `tracked/<name of the leaf>` of the open variable scope.
-    If a task is absent from a batch, the averages of its gradients do not change.
+    The averages y of the gradients are saved in variables `tracked/<name>` of the open variable
+    scope. If a task is absent from a batch, the averages of its gradients do not change.
 
     Args:
       leaves: each leaf holds the gradients of S of the T tasks by one variable, [S, ...].
@@ -31,7 +31,8 @@ def track_gradients(
       rate: the rate of the averages, in (0, 1]; with 1, the average is the gradient of the step.
 
     Raises:
-      UserError: a leaf is an embedding table; its averages would be as large as the table.
+      UserError: a gradient of an embedding table is given; its averages would be as large as the
+        table.
     """
     _require_dense(leaves, names)
     present = _find_present(leaves, num_tasks)
@@ -46,11 +47,12 @@ def precondition_gradients(
     """Divide each gradient g by `s^(1/4)`, where s is the sum of g^2 over all steps so far.
 
     The squared norm of a divided gradient is `g' diag(sqrt(s))^-1 g`, the squared norm of g in
-    AdaGrad's metric. The sums s of squared gradients are saved in variables `squares/<name of the
-    leaf>` of the open variable scope.
+    AdaGrad's metric. The sums s of squared gradients are saved in variables `squares/<name>` of the
+    open variable scope.
 
     Raises:
-      UserError: a leaf is an embedding table; its sums of squares would be as large as the table.
+      UserError: a gradient of an embedding table is given; its sums of squares would be as large as
+        the table.
     """
     _require_dense(leaves, names)
     return [_divide_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -89,8 +91,9 @@ def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
     squares = _create_state(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
     step_state.assign_with_update(squares, new)
-    # An inner product has two factors, and each is divided. So the divisor is the fourth root of s,
-    # not its square root.
+    # An inner product multiplies two gradients, and both are divided. To divide the product by the
+    # square root of s, the sum of squared gradients, each gradient is divided by the fourth root of
+    # s.
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 

@@ -90,9 +90,10 @@ class Arrow(types.Source):
         see `frames.Table`.
       window: the number of rows that all workers together keep in memory and shuffle at a time. A
         split with at most this number of rows is kept in memory as a whole. A sorted table is
-        shuffled well only if a window holds many blocks. With None, a split that fits into half of
-        the memory is kept as a whole, and for a larger split, the window has 500,000 rows. Set the
-        window if the memory of the workers differs, because all workers need the same window.
+        shuffled well only if a window holds many blocks. With `window = None`, a split that fits
+        into half of the memory is kept as a whole, and for a larger split, the window has 500,000
+        rows. Set the window if the memory of the workers differs, because all workers need the same
+        window.
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden. The first row of
         the sheet names the columns.
     """
@@ -455,7 +456,8 @@ def open_file(
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden.
       encodes_texts: True reads texts of Parquet as dictionaries: distinct texts, and the number of
         the text in each row. Parquet stores texts in this form, so reading takes a fifth of the
-        time. The returned schema still has the types of texts.
+        time. In the returned schema, columns of texts have the type of plain texts, not of
+        dictionaries.
 
     Raises:
       UserError: the file has another format, or is damaged.

@@ -105,7 +105,8 @@ class Windowed:
         def take(step: np.ndarray) -> list[np.ndarray]:
             return reader.take(int(step) + np.arange(together))
 
-        # The calls run in turn, not in parallel, because the windows have to be read in order.
+        # `Dataset.map` calls `read` one step at a time, not in parallel, because the windows of
+        # rows have to be read in order.
         @tf.autograph.experimental.do_not_convert
         def read(step: tf.Tensor) -> dict[str, tf.Tensor]:
             arrays = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
@@ -206,7 +207,7 @@ class _WindowReader:
         return memory_rows.take_by_group(self._layout, keys, take)
 
     def _wait(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
-        """Return the rows of a window by lane, and the random order of each lane, [lanes, rows]."""
+        """Return the rows of a window for each lane of rows, and their random orders."""
         key, following = (epoch, window), self._plan.find_next(epoch, window)
         current = self._reading.get(key) or self._thread.submit(self._read, *key)
         result = current.result()

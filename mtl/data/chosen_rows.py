@@ -69,8 +69,8 @@ class ChosenRows(types.Source):
           split: a new split, or a split of the inner source.
 
         Returns:
-          The rule, which selects from the rows of the split `self.split`. None if `split` is an
-          unchanged split of the inner source.
+          The rule, which selects from the rows of the split `self.split`. The result is None if
+          `split` is an unchanged split of the inner source.
         """
 
     def describe_left_out(self) -> list[str]:

@@ -40,7 +40,7 @@ class ClassOrder(types.RowOrder):
       names: the name of each class, which seeds the order of its rows.
       find_due: a function of `first` and `stop`, which returns the number of draws that each class
         should get in each of the passes from `first` to `stop - 1`, float64 [passes, C]. Each
-        number is at least 0, and not all are 0.
+        number of draws is at least 0, and in every pass, at least one class has draws.
       batch_size: the number of rows in a batch over all workers.
       seed: the seed of the random order of the rows.
       is_shuffled: False sorts the rows of each pass by their numbers.
@@ -57,16 +57,17 @@ class ClassOrder(types.RowOrder):
         is_shuffled: bool = True,
     ):
         self._streams = [
-            # The name gives each class another order, even if two classes have the same number of
-            # rows.
+            # The class name is part of the seed, so classes have different orders, even if two
+            # classes have the same number of rows.
             order.Epochs(class_rows, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
             for class_rows, name in zip(rows, names, strict=True)
         ]
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
         self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
-        # `_due` has the draws of each class before each block of passes, in units of 1 / `_PARTS`,
-        # and `_starts` the number of all draws before each pass.
+        # `_due` counts the draws of each class before each block of `_PASSES` passes, as integers
+        # in units of 1 / `_PARTS` draws. `_starts` counts the draws of all classes before each
+        # pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
         self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)
@@ -92,7 +93,7 @@ class ClassOrder(types.RowOrder):
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return each class's draws before each pass, in units of 1 / `_PARTS` and rounded."""
+        """Count each class's draws before each pass: in units of 1 / `_PARTS`, and rounded."""
         first = block * _PASSES
         parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
         sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)

@@ -226,15 +226,16 @@ class Texts:
         """
         with self._lock:
             firsts = {name: self._ends.get(name, 0) for name in texts}
-            # In a long training, the numbers start again at 0 before they exceed int32.
+            # In a long training, the numbers of texts start again at 0 before they exceed int32.
             firsts = {
                 name: first if first + len(texts[name]) < _MOST_TEXTS else 0
                 for name, first in firsts.items()
             }
             self._ends = {name: first + len(texts[name]) for name, first in firsts.items()}
             self._parts.append(_TextPart(rows, firsts, texts))
-            # Do not count the last part, which is read ahead, and the part before it, with which
-            # training has just begun.
+            # Each part has the texts of one window of rows. Before it drops the oldest texts, the
+            # loop does not count the rows of the last window, which is read ahead, and of the
+            # window before it, with which training has just begun.
             while sum(part.rows for part in self._parts[1:-2]) >= self.most_rows:
                 del self._parts[0]
         return firsts
@@ -258,7 +259,7 @@ class Texts:
             if mask.any():
                 part_texts = part_texts.take(pa.array(places[mask]))
                 texts[mask] = part_texts.to_numpy(zero_copy_only=False)
-        assert None not in texts  # `_MOST_ELEMENTS` keeps all texts that batches in use need.
+        assert None not in texts  # `most_rows` keeps the texts of batches in use.
         return texts
 
 
@@ -355,7 +356,7 @@ class _Coded:
             numbers, self.texts = flat.numbers, flat.distinct
             distinct = self.texts.to_numpy(zero_copy_only=False)
         else:
-            # Whole numbers are looked up as well, each distinct number once.
+            # The ids of whole numbers are also looked up, once for each distinct number.
             distinct, numbers = np.unique(flat, return_inverse=True)
         self.distinct, numbers = distinct, numbers.astype(np.int32, copy=False)
         if not field.is_ragged:
@@ -370,7 +371,7 @@ class _Coded:
         self.numbers = packed.Lists(numbers, splits)
 
     def take(self, table: np.ndarray) -> Any:
-        """Return the ids of all values, in the form of `numbers`; `table` has the distinct ids."""
+        """Return an id for each value, in the form of `numbers`; `table` has the distinct ids."""
         if isinstance(self.numbers, packed.Lists):
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]
@@ -431,7 +432,9 @@ def name_code(field: str, column: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodedPipeline(pipeline.Pipeline):
-    """A pipeline whose training batches contain ids, and numbers in place of texts; see `unpack`.
+    """A pipeline whose training batches have the ids of values, and numbers in place of texts.
+
+    `unpack` replaces the numbers in a batch by texts.
 
     Attributes:
       encoders: the functions that look up ids, {field: {column: function}}.
@@ -496,9 +499,9 @@ class CodedPipeline(pipeline.Pipeline):
         return tf.ragged.map_flat_values(make, numbers)
 
 
-# A `CodedPipeline` reads rows in the same order as a plain pipeline. The same class name makes the
-# saved settings of both pipelines equal; by these settings, `launch.debug` and later versions find
-# the state of the input.
+# A `CodedPipeline` reads rows in the same order as a plain pipeline. The class name of `Pipeline`
+# makes the saved settings of a `CodedPipeline` and of a plain pipeline equal; by the settings,
+# `launch.debug` and later versions find the state of the input.
 CodedPipeline.__qualname__ = pipeline.Pipeline.__qualname__
 
 

@@ -59,8 +59,8 @@ def read_column(
       column: the column, with N values.
       cells: the settings that say how texts are parsed.
       fills_texts: True reads an absent text of a required field as an empty text, as in a
-        DataFrame. If False, the function returns None for a column with an absent text of a
-        required field, because such a text is an error in a CSV file.
+        DataFrame. With `fills_texts = False`, the function returns None for a column with an absent
+        text of a required field, because an absent text is an error in a CSV file.
 
     Returns:
       The values of N rows. None if a value does not suit the field, or if only a slower reader,
@@ -170,7 +170,7 @@ def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
     encoding = column.combine_chunks().dictionary_encode()
     try:
         texts = encoding.dictionary.to_pylist()
-    except UnicodeDecodeError:  # `frames.Table` refuses the bytes, and names the row.
+    except UnicodeDecodeError:  # `frames.Table` reports the row.
         texts = encoding.dictionary.cast(pa.large_binary()).to_pylist()
     distinct = np.array([*texts, None], object)
     return distinct[encoding.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
@@ -400,7 +400,7 @@ def _read_items(field: spec_lib.Field, values: pa.Array) -> Any:
     """Convert the items of all lists to an array, or to texts."""
     _require(not values.null_count)
     kind = values.type
-    if pa.types.is_null(kind):  # All lists are empty.
+    if pa.types.is_null(kind):  # The lists of all rows are empty.
         values = values.cast(pa.string() if field.dtype == "string" else pa.float64())
         kind = values.type
     if field.dtype == "string":

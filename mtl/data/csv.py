@@ -264,7 +264,7 @@ class Csv(types.Source):
         for field in fields:
             has_settings = field.name in self.missing_in or field.name in self.number_forms
             if not field.shape and not has_settings:
-                # The text of the default is the key, because NaN is not equal to itself.
+                # The key of `kinds` has the default as a text, because NaN is not equal to itself.
                 kinds.setdefault((field.dtype, repr(field.default)), []).append(field)
         return [group for group in kinds.values() if len(group) > 1]
 
@@ -526,7 +526,7 @@ def _drop_empty(parts: Sequence[str]) -> list[str]:
 
 
 def _strip_parts(parts: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Drop the spaces around the parts of texts."""
+    """Drop the spaces around the parts of texts that were split at a delimiter."""
     return parts.with_flat_values(tf.strings.strip(parts.flat_values))
 
 
@@ -558,7 +558,8 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         return plain, _all_match(plain, literals.FLOAT)
 
     are_floats = _all_match(texts, literals.FLOAT)
-    # Most files of floats contain no words such as true, so the replacement is skipped.
+    # Most files of floats contain no words such as true, so `tf.cond` skips the replacement of
+    # words by numbers.
     texts, are_floats = tf.cond(are_floats, lambda: (texts, are_floats), read_truth)
     numbers = tf.strings.to_number(texts, tf.float32)
     # A number that becomes infinite is too large, unless its text says infinity.

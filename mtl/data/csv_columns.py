@@ -3,8 +3,8 @@
 for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
 `Csv.decode` takes several times as long as this reader. If Arrow might read a file differently from
-`Csv.decode`, `read_split` raises an error. After this error, the caller reads the file with
-`Csv.decode`, which names a bad line.
+`Csv.decode`, `read_split` raises an error. The caller of `read_split` catches the error, and reads
+the file with `Csv.decode`, which names a bad line.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class DrawnItems:
             def join(value: Any, item_rows: Any) -> Any:
                 return tf.gather(tf.concat([value, item_rows], 0), order)
 
-            # Each part copies its own rows, so several workers copy the same rows as one worker.
+            # Each part of a batch copies its own rows, so the number of workers changes no copy.
             offsets = np.arange(num // parts) % (rows // parts)
             copied_rows = (offsets + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
             joined_features = {

@@ -46,7 +46,7 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
             checks.require(count > 0, f"split {split!r}", "hold a record", 0)
             return
         except types.DecodeOnlyError:
-            pass  # `decode` reads the remaining rows.
+            pass  # `decode` reads the rows after the last yielded batch.
     yield from data.one_pass(split).skip(count)
 
 

@@ -39,8 +39,8 @@ class ExampleLists(tfrecord.TfRecord):
 
     Attributes:
       group: the field for the key of a list, which `Ranking.group` and `WholeGroups.group` can
-        name. The key is a string of the file and the number of the record. A feature of this name
-        in the context or the example replaces the key.
+        name. The key is a string of the file and the number of the record. If the context or the
+        example has a feature with the name of this field, the feature replaces the key.
     """
 
     group: checks.Name = "list"

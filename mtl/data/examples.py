@@ -41,7 +41,10 @@ def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return arrays of bytes; joined row by row, they give examples. A scalar is for all rows."""
+    """Return arrays of bytes that, joined row by row, give the serialized examples of a column.
+
+    An Arrow scalar in place of an array holds the bytes that all rows share.
+    """
     if not isinstance(values, np.ndarray):
         return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":

@@ -111,7 +111,7 @@ class ByKey(ByField):
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: arc of hash values}; the arcs of held-out splits come first."""
+        """{split: its range of hash values}; the ranges of held-out splits come first."""
         ends = dict(zip(self.held_out, itertools.accumulate(self.held_out.values()), strict=True))
         bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
         # The original split gets all hash values that no held-out split has.
@@ -132,9 +132,9 @@ class ByTime(ByField):
     Attributes:
       starts: {new split: first time}, in ascending order; a split ends when the next split starts.
       form: the format of the times in the field, in directives of Python's strptime, such as
-        "%d.%m.%Y %H:%M". "" means formats such as 2024-05-31 and 2024/5/31 9:05. This setting does
-        not affect the times in `starts`, which always have formats such as 2024-05-31 and 2024/5/31
-        9:05.
+        "%d.%m.%Y %H:%M". "" means formats such as 2024-05-31 and 2024/5/31 9:05. The format does
+        not apply to the times in `starts`, which always have formats such as 2024-05-31 and
+        2024/5/31 9:05.
     """
 
     starts: Annotated[
@@ -157,8 +157,8 @@ class ByTime(ByField):
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
-        # The set makes equal starts an error, because equal starts would leave a split without
-        # rows.
+        # Two splits with the same first time are an error, because one of them would have no rows:
+        # `set` drops repeated times, so the comparison fails.
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 

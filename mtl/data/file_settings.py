@@ -47,8 +47,8 @@ def describe(source: Any) -> list[dict[str, Any]]:
       source: the source of a run.
 
     Returns:
-      The distinct settings, as JSON values, without settings that have their defaults. The list is
-      empty if all sources have the defaults, and has several entries if sources differ.
+      The distinct settings, as JSON values, without settings that have their defaults. The returned
+      list is empty if all sources have the defaults, and has several entries if sources differ.
     """
     entries: list[dict[str, Any]] = []
     for inner in list_inner(source):
@@ -67,7 +67,8 @@ def restore(entries: Sequence[Mapping[str, Any]]) -> arrow.Arrow | None:
       entries: the entries of `describe`; [] for an export of an earlier version.
 
     Returns:
-      The source; None for the defaults, with a warning if the sources of the run differ.
+      The source; None if the run's source has the default settings, or if the sources of the run
+      differ, which logs a warning.
     """
     if len(entries) > 1:
         _log.warning(

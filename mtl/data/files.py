@@ -390,7 +390,7 @@ def check_whole(path: str) -> None:
 
 @functools.cache
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
-    del length, mtime  # These arguments are keys of the cache, so a changed file is checked again.
+    del length, mtime  # Keys of the cache: a changed file is checked again.
     try:
         with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as gzip_file:
             while gzip_file.read(1 << 20):

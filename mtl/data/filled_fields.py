@@ -110,7 +110,7 @@ def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | No
     )
     if not features and not labels:
         return None
-    if not features:  # A specification needs features, so labels become features with defaults.
+    if not features:  # A `Spec` needs features, so labels become features with defaults.
         label_fields = {name: spec.label_fields[name] for name in labels}
         defaults = {name: field.default for name, field in label_fields.items()}
         features, labels = labels, {}

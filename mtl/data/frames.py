@@ -395,7 +395,7 @@ def _to_array(where: str, values: Any) -> np.ndarray:
     rule, fix = "hold a value for each row", "One row is [{'age': 39}]."
     is_array = isinstance(values, np.ndarray) and values.ndim > 0
     checks.require(is_array, where, rule, values, fix)
-    fix = "Turn it into text or a number."
+    fix = "Turn the column into text or numbers."
     checks.require(values.dtype.kind in _KINDS, where, "hold text or numbers", values.dtype, fix)
     return values
 
@@ -441,9 +441,9 @@ def _group_times(items: Sequence[Any]) -> list[list[int]]:
 def _find_arrow(values: Any) -> pa.ChunkedArray | None:
     """Return a column of Arrow, of polars, or of a type that NumPy lacks; None for other columns.
 
-    `mtl.fit` stores such columns in Arrow files, so their values in memory must equal the values in
-    a file. NumPy would turn an integer column with an absent value into floats, which round large
-    ids.
+    `mtl.fit` stores columns of Arrow, of polars, or of such a type in Arrow files, so their values
+    in memory must equal the values in a file. NumPy would turn an integer column with an absent
+    value into floats, which round large ids.
     """
     if hasattr(values, "to_arrow"):  # polars
         values = values.to_arrow()

@@ -5,8 +5,8 @@ rows = group_order.GroupOrder(np.arange(9), starts, batch_size=8, parts=2, seed=
 rows.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~row for a copy
 
 A pass contains each group once. A batch consists of equal parts, such as micro-batches; each part
-takes groups until the next group does not fit, or until the pass ends. So the batch of a step
-depends on nothing but the settings, the number of parts and the step.
+takes groups until the next group does not fit, or until the pass ends. The batch of a step depends
+only on the settings, on the number of parts into which a batch is divided, and on the step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GroupOrder(types.RowOrder):
         self._parts, self._part_rows = parts, batch_size // parts
         self._seed, self._is_shuffled = seed, is_shuffled
         self._lock = threading.Lock()  # Several threads of tf.data call `take` at once.
-        self._firsts = [0]  # The total number of parts before each pass.
+        self._firsts = [0]  # The number of parts of batches before each pass over the groups.
         self._cut_pass = functools.lru_cache(maxsize=2)(self._cut)
         self._order_pass = functools.lru_cache(maxsize=2)(self._order)
 
@@ -65,8 +65,8 @@ class GroupOrder(types.RowOrder):
         offsets = np.tile(offsets, len(steps))
         rows = np.zeros(len(numbers), np.int64)
         with self._lock:
-            # The number of parts in a pass depends on the random order, so passes are cut into
-            # parts one after the other.
+            # The number of parts of batches that one pass over all groups fills depends on the
+            # random order of the groups. So the number is computed for one pass after the other.
             while self._firsts[-1] <= numbers.max(initial=-1):
                 _, bounds = self._cut_pass(len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(bounds) - 1)

@@ -51,7 +51,7 @@ class ImageFiles(types.Source):
 
     @property
     def names_files(self) -> bool:
-        """True, because the images of all rows may exceed the memory."""
+        """True, because rows contain file names: the images of all rows may exceed the memory."""
         return True
 
     @property

@@ -23,7 +23,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-KEPT = "the rows that Pipeline.cache keeps"  # What errors name, even without `cache`.
+KEPT = "the rows that Pipeline.cache keeps"  # The place of a row in error messages.
 _MOST_BYTES = 1 << 29
 # At most `_ROWS` rows, or about `_BYTES` bytes, are decoded at once.
 _ROWS, _BYTES = 4096, 2**25

@@ -137,7 +137,7 @@ class Joined(types.Source):
       source: the source of the rows.
       tables: {key: source of the table}; the table has at most one row for each key.
       fields: {key: names of the fields that the table with this key adds}. The source must not have
-        columns with the names of these fields.
+        columns with the names of the added fields.
       table_split: the split of each table that is read.
     """
 
@@ -274,7 +274,7 @@ class Joined(types.Source):
 
     @functools.cached_property
     def _place_cache(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
-        """A lock, and the cache {(split, key): (all row numbers, table row of each row)}."""
+        """A lock, and the cache {(split, key): (row numbers, the table's row for each row)}."""
         return threading.Lock(), {}
 
     def read_values(
@@ -438,7 +438,7 @@ class Joined(types.Source):
         columns = source_lib.list_columns(self.source)
         for name in fields:
             rule = "name fields that the source lacks"
-            fix = "Leave it out there to read it from the source, or rename one column."
+            fix = "Leave the field out to read it from the source, or rename one column."
             checks.require(name not in columns, f"Joined.fields[{key!r}]", rule, name, fix)
         table_spec = self._specify_table(key, fields, spec)
         with self._suggest_fields(f"{where}: "):
@@ -512,7 +512,8 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
     """
     if isinstance(keys, packed.Texts):
         distinct = keys.distinct.to_pylist()
-        # Only texts with signs such as "." or spaces can have several spellings.
+        # A key such as "7.0" may have several spellings, but only if it has signs such as "." or
+        # spaces.
         distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:

@@ -3,8 +3,8 @@
 for block in json_columns.read_files(paths, spec.fields):          # {field: packed values}
 
 `JsonLines.decode` takes several times as long as this reader. If Arrow might read a file
-differently from `JsonLines.decode`, `read_files` raises an error. After this error, the caller
-reads the file with `JsonLines.decode`.
+differently from `JsonLines.decode`, `read_files` raises an error. The caller of `read_files`
+catches the error, and reads the file with `JsonLines.decode`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mtl.spec import literals
 
 # Arrow and Python read Inf, NaN and -0 differently. The pattern also matches texts such as ": NaN".
 _ODD = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)|[:\[,]\s*-0[\s,}\]]")
-# Python limits the depth of nested lists. A line with few brackets cannot exceed the limit.
+# Python limits the depth of nested lists. A line with at most `_MOST_BRACKETS` brackets cannot
+# exceed Python's limit.
 _MOST_BRACKETS = 500
 _BLOCK = 1 << 22
 # Floats are parsed as float64 and then rounded to float32, like in `JsonLines.decode`.

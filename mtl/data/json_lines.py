@@ -81,8 +81,8 @@ class JsonLines(types.Source):
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
       cells: settings that say how texts are parsed, such as marks of absent values and formats of
-        numbers; a list is never written as a text. With None, every text that is not empty is a
-        value.
+        numbers; a list is never written as a text. With `cells = None`, every text that is not
+        empty is a value.
     """
 
     files: files.Files
@@ -205,7 +205,8 @@ def _has_key(path: str, name: str) -> bool:
     """Return True if an object of a file has a key."""
     # A search for the bytes of the name is faster than parsing each line.
     quoted = json.dumps(name, ensure_ascii=False).encode()
-    # Programs escape other characters in different ways, so the bytes of the name may differ.
+    # Programs escape characters other than ASCII letters, digits, "_", "-", "." and spaces in
+    # different ways, so the bytes of the name may differ.
     is_plain = re.fullmatch(r"[\w .-]+", name, re.ASCII) is not None
     for _, line in read_lines(path):
         # The next reader of the file reports an error, a str, or a line that is not JSON.
@@ -316,7 +317,7 @@ def read_columns(
     columns: dict[str, Values] = {}
     for name, field in fields.items():
         if name in counted:
-            continue  # Counts are added together with the nested lists.
+            continue  # The counts of items are added with their nested lists below.
         values: Values | None = _to_exact_array(field, [row.get(name) for row in rows])
         if values is None:
             values = _to_arrays(field, each(functools.partial(read_value, field), rows))
@@ -446,7 +447,8 @@ def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
     """Return the number of values in each item of a nested list in an object.
 
     Raises:
-      ValueError: the object also contains these counts, and they differ from the nested list.
+      ValueError: the object also contains a field with the numbers of values, and these numbers
+        differ from the nested list.
     """
     name, counts = (
         spec_lib.counts_name(field.name),

@@ -82,8 +82,8 @@ def read_counts(
 def count_rows(statistics: types.Statistics, label: str) -> int:
     """Return the number of all rows of the training split, with or without a label.
 
-    Statistics of release 0.2 lack this number; for these statistics, the result is the number of
-    rows with a label.
+    Statistics of release 0.2 lack the number of rows without a label; for these statistics, the
+    result is the number of rows with a label.
 
     Args:
       statistics: the statistics of the training split.

@@ -60,7 +60,7 @@ class Pareto(_Profile):
 
     Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160, drew
     the class sizes of ImageNet-LT from a Pareto distribution. Sorted by size, class sizes from a
-    Pareto distribution follow this power law of the rank. The factor determines the exponent.
+    Pareto distribution are about a power of the rank i + 1. The factor determines the exponent.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1.

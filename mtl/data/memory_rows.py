@@ -117,7 +117,7 @@ class Taker(Protocol):
     """Rows in memory that a graph can gather by number."""
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of some rows.
+        """Return the values of all fields in the rows with the given numbers.
 
         Args:
           rows: the row numbers, int64 [B].
@@ -155,16 +155,16 @@ class Rows:
         return len(self._matrices[0]) if self._matrices else len(self._lists[0][1]) - 1
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of some rows.
+        """Return the values of all fields in the rows with the given numbers.
 
         Args:
           rows: the row numbers, int64 [B].
 
         Returns:
-          First, one matrix for each type of the fields that are not lists, [B, columns]. Second,
-          two arrays for each field of lists: its values, and its row splits, int64 [B + 1]. If a
-          field holds texts, the last array holds the distinct texts of these rows, and matrices and
-          lists of texts hold int32 indices into these distinct texts.
+          First, one matrix for each type of the fields that are not lists, [B, columns]. After the
+          matrices, two arrays for each field of lists: its values, and its row splits, int64 [B +
+          1]. If a field holds texts, the last array holds the distinct texts of these rows, and
+          matrices and lists of texts hold int32 indices into these distinct texts.
         """
         arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
@@ -191,8 +191,8 @@ def take_by_group(
       layout: the fields.
       groups: the group of each row, int64 [B].
       take: a function from a group, and from the positions of the rows of this group in `groups`,
-        to these rows in the form of `Rows.take`. `take` is called for the groups in ascending
-        order; if B is 0, `take` is called only for group 0.
+        to these rows in the form of `Rows.take`. `take` is called once for each group that occurs
+        in `groups`, in ascending order; without rows (B = 0), `take` is called only for group 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:

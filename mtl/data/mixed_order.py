@@ -117,8 +117,8 @@ class MixedOrder(types.RowOrder):
             block = slice(place, place + size)
             draw = np.random.default_rng([_SALT, (start + place) // size])
             shuffled = draw.permutation(sources[block])
-            # The batches of a source keep their order: stable sorts by source pair old and new
-            # places.
+            # The batches of each source keep their order. A stable sort by source lists the new
+            # places of a source's batches, and another stable sort lists their old places.
             pairs = np.argsort(shuffled, kind="stable"), np.argsort(sources[block], kind="stable")
             numbers[block][pairs[0]] = numbers[block][pairs[1]]
             sources[block] = shuffled

@@ -20,7 +20,7 @@ _LARGE_FACTOR = 1.2
 
 
 def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) -> list[str]:
-    """Return a line about the windows, and a warning for each label that depends on row order.
+    """Describe the windows of shuffled rows, and warn of each label that depends on row order.
 
     Args:
       blocks: the blocks of the training split.

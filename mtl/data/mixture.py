@@ -97,8 +97,8 @@ class Mixture(types.Source):
       sources: {name: source}.
       rates: {name of the source: rate} for all sources. Batches contain rows of the sources in
         proportion to the rates. A rate is a number, or a schedule over the steps.
-        `moved_rates.ByLosses` adapts the rates to the losses. None derives the rates from the
-        numbers of rows and `temperature`.
+        `moved_rates.ByLosses` adapts the rates to the losses. With `rates = None`, the rates follow
+        from the numbers of rows and `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). T = 1 draws all
         rows equally often, and a large T draws all sources equally often.
       batches: "mixed" puts rows of all sources into each batch; "alternating" takes all rows of a
@@ -107,11 +107,11 @@ class Mixture(types.Source):
         A source that `labels` does not name has all labels.
       absent_features: {name: features that the source lacks}; an absent feature gets its default,
         and an absent list is empty.
-      splits: {split: names of the sources that have the split}. A split that this setting does not
-        name must be in all sources.
-      name_field: a "string" field that holds the name of the source of each row. If the field is in
-        `Spec.labels`, `MultiTaskModel.slices` can use the field, and requests to a server need not
-        contain the field. None adds no field.
+      splits: {split: names of the sources that have the split}. A split that is not in `splits`
+        must be in all sources.
+      name_field: a "string" field that holds the name of the source of each row. If `name_field` is
+        in `Spec.labels`, `MultiTaskModel.slices` can use this field, and requests to a server need
+        not contain it. With `name_field = None`, no field is added.
     """
 
     sources: Annotated[
@@ -388,7 +388,7 @@ class Mixture(types.Source):
 
         Returns:
           The specification and the constant values. The specification is None if the source lacks
-          all fields.
+          all fields in `fields`.
 
         Raises:
           UserError: the source lacks a feature without a default.
@@ -503,7 +503,7 @@ def _name_source(part: Part) -> Iterator[None]:
 
 
 def _find_block(rates: Sequence[Any]) -> int:
-    """Return the number of steps in which each source that alternates has several turns."""
+    """Return the number of steps of a block, in which each source fills several batches."""
     turns = float(len(rates))
     if not any(map(callable, rates)):
         turns = max(turns, sum(rates) / min(filter(None, rates)))

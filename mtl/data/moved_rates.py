@@ -21,8 +21,8 @@ from mtl.data import shares
 
 # A checkpoint has room for the rates of this number of intervals.
 MOST_INTERVALS = 1024
-# `Decisions.wait` fails after this number of seconds. Usually, it waits at most for the end of the
-# previous session call.
+# `Decisions.wait` fails after this number of seconds. Usually, `wait` returns after the end of the
+# previous session call, at the latest.
 _PATIENCE_SECS = 300.0
 
 
@@ -90,7 +90,7 @@ class Decisions:
 
     @property
     def is_closed(self) -> bool:
-        """True if no training publishes factors any more."""
+        """True if the training that publishes factors of the rates has ended."""
         return self._is_closed
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Decisions:
           count: S, the number of sources.
 
         Returns:
-          The factors, float64 [S].
+          The factors by which the losses change the rates of the S sources, float64 [S].
 
         Raises:
           UserError: no training runs in this process, or the training has ended.

@@ -70,7 +70,7 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = literals.RANGES[dtype]
     if values.dtype.kind == "f":
         # The check uses high + 1, because float(high) of int64 rounds up to a number out of range.
-        values = values.astype(np.float64)  # Half floats cannot hold the bounds.
+        values = values.astype(np.float64)  # float16 cannot hold `low` and `high`.
         fits = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
         return fits, np.where(fits, values, 0).astype(np.int64)
     fits = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)

@@ -113,7 +113,7 @@ def take_batches(
     shard: int = 0,
     together: int = 1,
 ) -> tf.data.Dataset:
-    """Return an endless dataset of row numbers, int64 [together * batch_size / num_shards].
+    """Return an endless dataset of row numbers, each element for `together` batches.
 
     Args:
       row_order: the order, which gives the row numbers of each batch.

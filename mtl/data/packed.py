@@ -157,21 +157,21 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
 
 
 def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
-    """Convert the indices of several parts to indices into common distinct texts.
+    """Convert several arrays of texts to indices into one array of distinct texts.
 
     Args:
-      parts: the texts of each part; the list may be empty.
+      parts: the arrays of texts, each with separate distinct texts; the list may be empty.
 
     Returns:
-      The new indices of each part, int32, and the distinct texts of all parts.
+      The new indices of the texts in each of `parts`, int32, and the distinct texts of all `parts`.
     """
     all_texts = pa.concat_arrays(
         [pa.array([], pa.large_binary()), *(part.distinct for part in parts)]
     )
     encoding = all_texts.dictionary_encode()
     places = encoding.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-    # `places` holds the new index of each text of the first part, then of the second part, and so
-    # on.
+    # `places` holds the new indices of the distinct texts of parts[0], followed by those of
+    # parts[1], and so on.
     numbers, start = [], 0
     for part in parts:
         stop = start + len(part.distinct)

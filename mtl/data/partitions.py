@@ -26,7 +26,8 @@ _MISSING = "__HIVE_DEFAULT_PARTITION__"
 # A partition column is a dictionary, because it has few distinct values. The values are texts,
 # which fields parse like CSV cells.
 _TYPE = pa.dictionary(pa.int32(), pa.string())
-# {folder of a log: format of the table}. In these formats, only the log says which files are valid.
+# {folder of a log: format of the table}. In a Delta or Hudi table, only the log in this folder says
+# which files are valid.
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 

@@ -29,12 +29,13 @@ from mtl.spec import literals
 with deferred.imports():
     from mtl.data import block_rows, filled_fields, sampling, windows
 
-# An error of TensorFlow that comes from the input pipeline names this op.
+# An error of TensorFlow that comes from the input pipeline names the op `IteratorGetNext`.
 _READING = "IteratorGetNext"
 # An error quotes at most this number of characters of a message from TensorFlow.
 _LONGEST_REASON = 200
 # Workers read whole files if no worker reads more than `_MOST_UNEVEN` times the bytes of another; a
-# new run logs a difference from `_UNEVEN` on. Bytes are only an estimate of the number of rows.
+# new run logs a difference from `_UNEVEN` on. The bytes of a worker's files only estimate its
+# number of rows.
 _UNEVEN, _MOST_UNEVEN = 1.1, 1.25
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
@@ -332,7 +333,7 @@ class Pipeline:
         return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     def _describe_unmixed(self) -> list[str]:
-        """Return a line if a sampler reads a split that windows of rows would mix better."""
+        """Return a log line if windows of rows would mix the split better than the sampler."""
         list_blocks = types.read_shortcut(self.source, "list_blocks")
         blocks = None if self.sampler is None else list_blocks(self.train_split, self.spec)
         if blocks is None:

@@ -39,7 +39,8 @@ def replace(schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[An
       parts: the parts of the file, each an `arrow.Part`.
 
     Returns:
-      The schema and the parts; they are unchanged if all columns have plain types.
+      The schema and the parts of the file with plain types; unchanged if all columns already have
+      plain types.
     """
     plain = pa.schema([pa.field(field.name, find_type(field.type)) for field in schema])
     if plain.types == schema.types:

@@ -4,9 +4,10 @@ dealer = shares.Fixed([0.75, 0.25])
 dealer.deal(0, 4)              # sources [0, 0, 1, 0], and the rows of each source [0, 1, 0, 2]
 
 Row k of a source with share p has the ideal position (k + 1/2) / p, and the rows of all sources are
-sorted by ideal position. Row by row, this rule is Webster's method of apportionment (Balinski and
-Young, "Fair Representation", 1982). In the scheduling of processes, the same rule is called stride
-scheduling (Waldspurger and Weihl, "Stride Scheduling", 1995).
+sorted by ideal position. The order by ideal positions is Webster's method of apportionment, applied
+row by row (Balinski and Young, "Fair Representation", 1982). In the scheduling of processes, the
+order by ideal positions is called stride scheduling (Waldspurger and Weihl, "Stride Scheduling",
+1995).
 
 After n positions, the number of rows of a source with share p differs from n p by at most (S p + 1)
 / 2 for S sources. If the share of a source in a batch is not a whole number of rows, later batches
@@ -27,7 +28,7 @@ _STEPS = 8192
 
 
 class Shares(abc.ABC):
-    """The shares of sources in an endless stream of positions.
+    """The shares of several sources in an endless sequence of training rows.
 
     Args:
       num_sources: S, the number of sources.
@@ -123,7 +124,8 @@ class Scheduled(Shares):
         super().__init__(num_sources)
         self._evaluate, self._size, self._at_once = evaluate, size, at_once
         self._shares = np.zeros([0, num_sources])
-        self._sums = np.zeros([1, num_sources])  # Sums of the shares before each step.
+        # For each step, the sum of each source's shares in all earlier steps.
+        self._sums = np.zeros([1, num_sources])
 
     def _reach(self, step: int) -> None:
         """Evaluate the schedules of all steps before `step`."""
@@ -140,7 +142,8 @@ class Scheduled(Shares):
 
     def _sum_shares(self, place: int) -> np.ndarray:
         step, offset = divmod(place, self._size)
-        # The ideal position of a row may be up to S / 2 positions after its actual position.
+        # With S sources, the ideal position of a row may be up to S / 2 positions after its actual
+        # position.
         self._reach(step + self._num_sources + 2)
         return self._size * self._sums[step] + offset * self._shares[step]
 
@@ -149,7 +152,8 @@ class Scheduled(Shares):
         for source in range(self._num_sources):
             mask, sums = sources == source, self._sums[:, source]
             targets = (numbers[mask] + 0.5) / self._size
-            # The step in which the sum of the shares reaches the target.
+            # The step in which the sum of the source's shares, in batches, reaches a row's number
+            # in `targets`.
             steps = np.searchsorted(sums, targets) - 1
             is_reached = steps < len(self._shares)
             steps, targets = steps[is_reached], targets[is_reached]

@@ -57,7 +57,7 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
     _warn_of_formulas(path, copy)
     for first, last in merged_ranges:
         cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
-        fix = "Unmerge them, and fill each cell: only the first cell of the range has a value."
+        fix = "Unmerge the cells, and fill each cell: only the first of merged cells has a value."
         checks.fail(where, "have no merged cells", cells, fix)
     return name, _to_table(where, rows, worksheet.start or (0, 0))
 

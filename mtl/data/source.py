@@ -103,7 +103,7 @@ def batch(
       drop_remainder: True drops a last batch that is not full.
     """
     shapes = [spec.shape for spec in tf.nest.flatten(records.element_spec)]
-    if all(shape.is_fully_defined() for shape in shapes):  # The records have no lists.
+    if all(shape.is_fully_defined() for shape in shapes):  # No record has a list.
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
 
@@ -153,8 +153,8 @@ def options() -> tf.data.Options:
         tf.data.experimental.AutoShardPolicy.OFF
     )
     # Autotuning may delay the end of a session by up to a minute, because its thread may miss that
-    # the session closes. Without autotuning, AUTOTUNE means one call per core, up to 16, which is
-    # as fast.
+    # the session closes. If autotuning is off, `tf.data.AUTOTUNE` makes one parallel call per core,
+    # up to 16, which is as fast as autotuning.
     dataset_options.autotune.enabled = False
     return dataset_options
 
@@ -294,7 +294,7 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
 
 
 def append_value(lists: tf.RaggedTensor, is_row: tf.Tensor, value: Any) -> tf.RaggedTensor:
-    """Append a value to some lists.
+    """Append a value to the lists of selected rows.
 
     Args:
       lists: the lists of B rows, [B, (L)].

@@ -31,7 +31,8 @@ from mtl.data import chosen_rows
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# The number of positions on the circle, which limits the precision of shares.
+# Each row gets a position from 0 to `PLACES - 1`, and each split takes a range of positions. The
+# number of positions limits the precision of the shares of splits.
 PLACES = 1 << 31
 # Hashes have 32 bits, in int64 tensors.
 _WORD = 1 << 32
@@ -48,10 +49,10 @@ Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
 
 
 class Arc(NamedTuple):
-    """The arc of a split on the circle of row positions.
+    """The arc of a split: a range of row positions, which may wrap around to 0.
 
     Attributes:
-      first: the first position on the arc, modulo `PLACES`.
+      first: the first position of the range, modulo `PLACES`.
       length: the number of positions.
     """
 
@@ -59,13 +60,13 @@ class Arc(NamedTuple):
     length: int
 
     def holds(self, places: Any) -> Any:
-        """Return a mask that is True for the positions on the arc.
+        """Return a mask that is True for row positions in the split's range.
 
         Args:
-          places: an int, or int64 [B] of NumPy or TensorFlow.
+          places: row positions: an int, or int64 [B] of NumPy or TensorFlow.
 
         Returns:
-          A bool, or bool [B] of the same library.
+          The mask: a bool for an int, or bool [B] of NumPy or TensorFlow, like `places`.
         """
         return (places - self.first) % PLACES < self.length
 
@@ -95,7 +96,8 @@ class Splits(chosen_rows.ChosenRows):
       shares: {split: share of the rows}; the sum is at most 1. With folds, a share refers to the
         rows outside of the fold, and the default is {"train": 1}.
       keys: the fields whose equal values keep rows in the same split.
-      stratify: a label; all splits get equal proportions of its classes. "" disables this.
+      stratify: a label; all splits get equal proportions of its classes. With `stratify = ""`,
+        splits ignore labels.
       label_type: the type of the label `stratify` in the Spec, int64 or string.
       folds: the number of folds, at least 2; None disables folds.
       fold: the index, from 0, of the fold whose rows form the split `fold_split`.
@@ -137,7 +139,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def arcs(self) -> dict[str, Arc]:
-        """{split: arc on the circle of row positions}."""
+        """{split: its arc, a range of row positions}."""
         if self.folds is None:
             return lay_arcs(self.shares, 0, PLACES)
         start, end = (fold * PLACES // self.folds for fold in (self.fold, self.fold + 1))
@@ -154,8 +156,8 @@ class Splits(chosen_rows.ChosenRows):
         """Return the rule that selects the rows of a split; None if the split is unchanged.
 
         Raises:
-          UserError: the split is the divided split, and is not among the new splits; or `stratify`
-            is set, and no row is in the split.
+          UserError: `split` is the split that is divided, and no new split has its name; or
+            `stratify` is set, and no row is in the new split.
         """
         if split in self.arcs:
             choice = self._choose_arcs([self.arcs[split]])
@@ -169,7 +171,7 @@ class Splits(chosen_rows.ChosenRows):
         return None
 
     def _choose_arcs(self, arcs: Sequence[Arc]) -> chosen_rows.Choice:
-        """Return a rule that selects the rows whose positions on the circle lie on some arcs."""
+        """Return a rule that selects the rows whose positions lie in one of several ranges."""
 
         def takes(numbers: Any, texts: Mapping[str, Any]) -> Any:
             if self.keys:
@@ -184,7 +186,7 @@ class Splits(chosen_rows.ChosenRows):
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        """The positions of all rows on the circle of splits if `stratify` is set, int64 [N]."""
+        """The positions of all rows, which decide their splits if `stratify` is set, int64 [N]."""
         labels = read_labels(self.source, self.split, self.stratify, self.label_type)
         return rank_rows(labels, self.seed)
 
@@ -224,15 +226,15 @@ def _hold(arcs: Sequence[Arc], places: Any) -> Any:
 
 
 def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, Arc]:
-    """Lay an arc for each split on the circle of row positions, one after the other.
+    """Give each split a range of row positions; the ranges follow each other.
 
     Args:
       shares: {split: share of the positions in `length`}.
-      first: the position on the circle at which the first arc starts.
-      length: the number of positions on the circle that the shares divide.
+      first: the row position at which the first range starts.
+      length: the number of row positions that the shares divide.
 
     Returns:
-      {split: the arc of the split}.
+      {split: its range of row positions}.
     """
     ends = [round(end * length) for end in itertools.accumulate(shares.values(), initial=0.0)]
     pairs = zip(shares, itertools.pairwise(min(end, length) for end in ends), strict=True)
@@ -240,17 +242,17 @@ def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, 
 
 
 def hash_rows(numbers: Any, seed: int) -> Any:
-    """Return the positions of rows on the circle of splits, hashed from row numbers and the seed.
+    """Return the positions of rows, which decide their splits: hashes of row numbers and seed.
 
     Args:
-      numbers: an int, or int64 [B] of NumPy or TensorFlow.
-      seed: the seed, which changes all positions.
+      numbers: the row numbers: an int, or int64 [B] of NumPy or TensorFlow.
+      seed: the seed, which changes the positions of all rows.
 
     Returns:
       Positions below `PLACES`, of the same type as `numbers`.
     """
-    # The seed is mixed in twice. If it were mixed in only once, the hashes of two seeds would
-    # differ by a constant xor.
+    # The hash mixes the seed into the row number twice. If the hash mixed in the seed only once,
+    # the hashes of two seeds would differ by a constant xor.
     first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
     second = _mix(first ^ _GOLDEN)
     low, high = numbers % _WORD, numbers // _WORD % _WORD
@@ -269,12 +271,12 @@ def _mix(word: Any) -> Any:
 
 
 def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Tensor:
-    """Return the positions of rows on the circle of splits, hashed from keys, int64 [B].
+    """Return the positions of rows, which decide their splits: hashes of keys, int64 [B].
 
     Args:
       keys: the texts of each key field, [B].
       numbers: the row numbers, [B], which replace the keys of rows without any key.
-      seed: the seed, which changes all positions.
+      seed: the seed, which changes the positions of all rows.
     """
     is_absent = [tf.equal(tf.strings.strip(texts), "") for texts in keys]
     key_texts = [tf.strings.regex_replace(texts, _WHOLE, r"\1") for texts in keys]
@@ -286,11 +288,11 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
 
 
 def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return positions that spread the rows of each class evenly over the circle of splits.
+    """Return row positions that spread the rows of each class evenly over all positions.
 
-    An arc that covers a share s of the circle contains s n of the n rows of a class, up to
-    rounding. The first rows of different classes have different positions, so that a short arc does
-    not miss all small classes.
+    A range of positions that is the share s of all positions contains s n of the n rows of a class,
+    up to rounding. The first rows of different classes have different positions, so that a small
+    range does not miss all small classes.
 
     Args:
       labels: the class of each row, [N].

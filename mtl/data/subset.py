@@ -34,9 +34,9 @@ class Subset(chosen_rows.ChosenRows):
       split: the split from which rows are taken.
       held_out: {new split: share of the rows}; `share` and these shares sum to at most 1.
       seed: the seed of the hash that selects the rows.
-      draw: "hash" draws rows independently. "lattice" is only for saved runs that lack this
-        setting. With "lattice", rows whose numbers differ by 2,236 tend to be in the same split,
-        and so do whole periods of periodic data.
+      draw: "hash" draws rows independently. "lattice" is only for saved runs that lack the setting
+        `draw`. With "lattice", rows whose numbers differ by 2,236 tend to be in the same split, and
+        so do whole periods of periodic data.
     """
 
     source: Annotated[types.Source, source_lib.check]
@@ -60,11 +60,12 @@ class Subset(chosen_rows.ChosenRows):
 
     @property
     def _arcs(self) -> dict[str, splits.Arc]:
-        """{split: arc on the circle of row positions}; arcs of held-out splits are at the end."""
+        """{split: its range of row positions}; ranges of held-out splits are at the end."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
-        # Neighbouring arcs have a common bound, so no row is in two splits.
+        # The range of a held-out split ends at the start of the previous range, so no row is in two
+        # splits.
         bounds = [max(round(end * splits.PLACES), 0) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
         return {

@@ -64,8 +64,8 @@ class SvmLight(types.Source):
       files: {split: path or paths}, each a file or a glob.
       data_dir: the folder in which relative paths start; "" is the current folder.
       vector: the name of the feature for the pairs of an index and a number in a line. A float32
-        feature of shape (D,) gets the numbers. An int64 feature of shape (None,) gets the indexes,
-        and the feature `<vector>/weights` gets the numbers.
+        feature of shape (D,) gets the numbers of these pairs, each at its index. An int64 feature
+        of shape (None,) gets the indexes, and the feature `<vector>/weights` gets the numbers.
       label: the label, or feature, that gets the first value of a line.
       group: the label, or feature, that gets the value behind `qid:`; for `Ranking.group`.
       first_index: the index of the first number: 1, or 0 in files of some programs.
@@ -139,7 +139,7 @@ class SvmLight(types.Source):
         return spec_lib.weights_name(self.vector)
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail if a line cannot hold a field of `spec`, which may lack the vector."""
+        """Fail if a line cannot hold a field of `spec`; `spec` may lack the feature `vector`."""
         pair_names = [self.vector, *spec_lib.find_weighted(spec.fields)]
         names = dict.fromkeys([self.vector, self.label, self.group, *pair_names])
         for name, field in spec.fields.items():
@@ -219,7 +219,7 @@ def parse_line(line: bytes, last_index: int | None, first_index: int = 1) -> Row
         raise ValueError("must be a label and pairs such as 3:0.5, in UTF-8") from None
     # A line may have a group, right behind the label.
     group = pairs.pop(0)[len("qid:") :] if pairs and pairs[0].startswith("qid:") else None
-    # Without the vector in the Spec, pairs are not parsed.
+    # If the Spec lacks the feature for pairs of an index and a number, pairs are not parsed.
     if last_index is None or not pairs:
         return Row(label, group, np.zeros([0], np.int64), np.zeros([0], np.float32))
     # One match of the line is faster than a match of each pair.

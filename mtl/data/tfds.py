@@ -26,7 +26,7 @@ from mtl.data import source
 from mtl.deferred import tf, tf1
 from mtl.files import storage
 
-with deferred.imports():  # Only a window needs this import.
+with deferred.imports():  # Only the setting `window` needs this import.
     from mtl.data import record_blocks
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
@@ -56,8 +56,8 @@ class Tfds(types.Source):
       rename: {field: feature}, if the dataset has another name for a field; "a/b" is the feature b
         inside of the feature a.
       window: the number of examples that all workers together keep in memory and shuffle at a time,
-        if the dataset is stored as TFRecord files; see `tfrecord.TfRecord`. None mixes the examples
-        by `Pipeline.shuffle_buffer`.
+        if the dataset is stored as TFRecord files; see `tfrecord.TfRecord`. With `window = None`,
+        `Pipeline.shuffle_buffer` mixes the examples.
     """
 
     name: Annotated[str, checks.Is(str, _NAMES)]

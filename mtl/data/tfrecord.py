@@ -50,9 +50,9 @@ class TfRecord(types.Source):
         If a compressed file is truncated exactly between two records, no error is raised.
       window: the number of records that all workers together keep in memory and shuffle at a time.
         With a window, training reads blocks of records in random order, a checkpoint holds only the
-        number of the step, and a run can continue with another number of workers. None mixes the
-        records by `Pipeline.shuffle_buffer`, whose records a checkpoint holds. Compressed files
-        must not have a window.
+        number of the step, and a run can continue with another number of workers. With `window =
+        None`, `Pipeline.shuffle_buffer` mixes the records, and a checkpoint holds the records in
+        the buffer. Compressed files must not have a window.
     """
 
     files: files.Files

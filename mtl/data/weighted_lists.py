@@ -100,11 +100,12 @@ def make_form(between: str, before: str, place: int) -> written_numbers.Form:
     """
     separator, part = re.escape(between), _match_part(between, before)
     pattern = rf"^(?:{part})?(?:{separator}(?:{part})?)*$"
-    # The weight follows the last delimiter of a part, because a key may contain the delimiter.
+    # In a part of the text, such as "a:b:0.5", the weight follows the last delimiter, because a key
+    # may contain the delimiter.
     number = _match_number(between)
     of_keys = (rf"{re.escape(before)}{number}({separator}|$)", r"\1")
     of_weights = (rf"[^{separator}]*{re.escape(before)}({number})", r"\1")
-    # The mark is not a number, so a text without weights becomes an error.
+    # The text in `mark` is not a number, so a text without weights becomes an error.
     mark = f"{between}without a weight"
     return written_numbers.Form(pattern, (of_weights if place else of_keys,), mark)
 

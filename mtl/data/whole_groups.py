@@ -29,7 +29,7 @@ class WholeGroups:
 
     Every pass over the split contains each group once, and keeps the order of the rows in a group.
     A batch takes groups until the next group does not fit. Copies of the last row fill the rest of
-    the batch. These copies of rows have missing labels, and therefore no weight in losses, but
+    the batch. Copies that fill a batch have missing labels, and therefore no weight in losses, but
     batch norm uses the copies. If micro-batches (`Run.micro_batches`) or replicas divide a batch,
     each of its parts takes whole groups and is filled with copies in the same way. Evaluation reads
     all rows in order, without padding.
@@ -193,7 +193,7 @@ class Groups:
         # A group begins where the key changes, so a group that begins twice is not consecutive.
         repeats = np.flatnonzero(prints[order][1:] == prints[order][:-1])
         if len(repeats):
-            pair = min(order[repeats + 1])  # The first group that begins a second time.
+            pair = min(order[repeats + 1])  # The first group with rows at two places.
             first_row = starts[np.flatnonzero(prints == prints[pair])[0]]
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
@@ -237,7 +237,7 @@ def _split_groups(
         return _slice(rows, 0, 0), keys[:0], ~ends
 
     chunks = source_lib.batch(records, _RECORDS).map(read)
-    # The empty chunk is made from the first chunk; `close` drops the rows.
+    # The empty chunk at the end of the pass is the first chunk, from which `close` drops all rows.
     chunks = chunks.concatenate(chunks.take(1).map(close))
 
     @tf.autograph.experimental.do_not_convert
@@ -326,7 +326,8 @@ def _make_empty(spec: Any) -> Any:
     return tf1.placeholder_with_default(zeros, [None, *inner])
 
 
-# The state of `Dataset.scan` cannot be ragged, so these functions convert it to plain tensors.
+# The state of `Dataset.scan` cannot be ragged, so `_flatten` converts rows to plain tensors, and
+# `_pack` converts them back.
 
 
 def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:

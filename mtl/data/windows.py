@@ -6,9 +6,9 @@ pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that 
 
 In each epoch, the blocks of a split, such as row groups, are shuffled and divided among a few lanes
 of equal length. A lane is a sequence of rows, which is cut into windows; the rows of each window
-are shuffled. A batch takes the same number of rows from each lane of rows. So the order of the rows
-depends only on the files, the batch size and a seed. Processes that share a batch read different
-lanes of rows, and the batches are the same for any number of processes.
+are shuffled. A batch takes the same number of rows from each of these sequences (lanes). So the
+order of the rows depends only on the files, the batch size and a seed. Processes that share a batch
+read different sequences of rows (lanes), and the batches are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Places(NamedTuple):
 
     Attributes:
       epochs: int64 [...], the epoch of each row.
-      windows: int64 [...], the number of the row's window in its lane.
+      windows: int64 [...], the number of the row's window in its lane, a sequence of rows.
       lanes: int64 [...], the number of the lane that contains the row.
       rows: int64 [...], the index of the row in the shuffled window.
     """
@@ -78,10 +78,11 @@ class Plan:
     def num_lanes(self) -> int:
         """The number of lanes, into which the rows are divided: a divisor of the batch size.
 
-        The number of lanes is limited so that a window of one lane has room for at least two
-        blocks, because memory holds whole blocks even if a window is smaller.
+        The number of lanes (sequences of rows) is limited so that a window of one lane has room
+        for at least two blocks, because memory holds whole blocks even if a window is smaller.
         """
-        # With a single block, several lanes would leave out the same last rows in every epoch.
+        # If the rows of a single block were divided among several lanes, every epoch would leave
+        # out the same last rows.
         if not self.is_shuffled or len(self.sizes) == 1:
             return 1
         most = max(1, min(_MOST_LANES, self.window // (2 * max(self.sizes)), sum(self.sizes)))
@@ -121,7 +122,7 @@ class Plan:
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
 
     def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
-        """Return the pieces of blocks that form a window of a lane of rows, in order.
+        """Return the pieces of blocks that form a window of a lane (a sequence of rows).
 
         Args:
           epoch: the number of the pass, from 0.
@@ -143,7 +144,7 @@ class Plan:
         return pieces
 
     def count_rows(self, window: int) -> int:
-        """Return the number of rows in a window of one lane.
+        """Return the number of rows in a window of one lane (a sequence of rows).
 
         Args:
           window: the number of the window in the epoch; the last window may be smaller than others.
@@ -151,7 +152,7 @@ class Plan:
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
-        """Return a random order of the rows in one window of a lane of rows.
+        """Return a random order of the rows in one window of a lane (a sequence of rows).
 
         Args:
           epoch: the number of the pass, from 0.

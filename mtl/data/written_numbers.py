@@ -66,8 +66,8 @@ def _make_form(
     number = f"((?:(?:{integer})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
-    # The patterns in `ways` have the groups 1 to 8. `rewrites` joins the signs, and then the
-    # numbers.
+    # The patterns in `ways` have the groups 1 to 8, for signs and numbers. The first entry of
+    # `rewrites` writes the sign that was found before the number that was found.
     sign = f"([+{_MINUS}])"
     # A sign may precede the prefix, or follow the prefix, or a minus may follow the number. A
     # number in brackets is negative.

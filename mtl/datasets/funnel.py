@@ -39,11 +39,11 @@ class Funnel(simulated.Simulated):
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
     Clicked rows mostly have a large a = u'x, and where a is large, orders become rarer as a grows.
-    Where a = u'x is negative, orders become more frequent as a grows. So a model of orders that is
-    linear in a, and that learns from clicked rows only, gets a slope that is wrong for other rows.
-    `order_probability` is P(order | click) for every impression, clicked or not. `would_order` is
-    drawn with the probability `order_probability`: a 1 means that a click would lead to an order,
-    even if nobody clicked.
+    Where a = u'x is negative, orders become more frequent as a grows. A model of orders that is
+    linear in a = u'x, and that learns from clicked rows only, therefore gets a slope that is wrong
+    for rows without a click. `order_probability` is P(order | click) for every impression, clicked
+    or not. `would_order` is drawn with the probability `order_probability`: a 1 means that a click
+    would lead to an order, even if nobody clicked.
 
     A row depends only on the seed, the split and the row number, so a larger split starts with the
     rows of a smaller split. The unit vectors u and v depend only on `seed`, `dimension` and

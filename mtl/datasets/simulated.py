@@ -17,7 +17,7 @@ from mtl.deferred import tf
 
 SPLITS = ("train", "validation", "test")
 ROWS_TOGETHER = 1000
-"""The rows of a part, which are drawn together: drawing rows one by one takes 100 times as long."""
+"""The number of rows that are drawn together: drawing them one by one takes 100 times as long."""
 
 
 class Simulated(types.Source):

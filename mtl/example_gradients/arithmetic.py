@@ -76,7 +76,7 @@ def _batch_norm(facts: Given) -> list[State] | None:
         return None
     if layout.axis == channels:
         # Here, each channel is an example, so the moments of a channel belong to one example. The
-        # scales must be equal for all examples.
+        # scales and offsets of batch norm must be equal for all examples.
         fits = all(facts.is_even(tensor) for tensor in op.inputs[1:])
     else:
         # In training, the moments depend on all examples of the batch.

@@ -96,8 +96,8 @@ class Gradients:
     ) -> gradient_forms.ExampleGradients:
         parts = [self._of_use(use, cotangents[use.output.name]) for use in variable_uses]
         is_alike = len({type(part) for part in parts}) == 1
-        # If all uses have the same kind, and read the variable itself, their gradients are joined
-        # in this form, without building them.
+        # If all ops that combine the variable with examples are of one kind, and read the variable
+        # itself, their gradients are joined without building the gradient of each example.
         if is_alike and all(use.is_plain for use in variable_uses):
             return gradient_forms.join_gradients(parts)
         return self._differentiate_through(variable_uses, parts)
@@ -141,7 +141,7 @@ class Gradients:
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
         """Return how often a tensor repeats the whole batch, such as T for [T, B, D]."""
-        # If the number is known while the graph is built, no op is needed.
+        # If the number of repetitions is known while the graph is built, no op is needed.
         if not layout.before.unknown:
             return layout.before.number
         shape, outer = tf.shape(values), 1
@@ -188,7 +188,8 @@ class Gradients:
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
-        # The core shape is known, because `uses` leaves out parameters with unknown sizes.
+        # The parameter's shape without leading axes of size 1, `core`, is known, because `uses`
+        # leaves out parameters with unknown sizes.
         core = cast(list[int], uses.core_shape(use.parameter))
         # The shape is [B, T, *core], because a parameter may be used at T places of an example.
         by_place = self._by_example(cotangent, use.placed, core)

@@ -123,7 +123,7 @@ class Given:
           axis: the axis of the outputs, from 0.
           dims: sizes for axes whose static size is unknown; None leaves them unknown.
           outer: the number of times that the outputs repeat the batch along the axis of the
-            examples; by default, the number for the first input with a layout.
+            examples. The default is the number of repetitions in the first input with a layout.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 

@@ -156,18 +156,20 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
         same form, such as `Products`.
 
     Returns:
-      Gradients in this form. `Products` and `Rows` are joined without building any gradient.
+      The summed gradients, in the form of `parts`. `Products` and `Rows` are joined without
+      building any gradient.
     """
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
-        # If an example uses a weight several times, each use adds places to the axis T.
+        # If an example uses a weight several times, the factors of all uses are concatenated along
+        # the axis T.
         return Products(*(tf.concat(tensors, axis=1) for tensors in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]
         ids, examples, values = (tf.concat(tensors, axis=0) for tensors in columns)
         return Rows(ids, examples, values, parts[0].batch_size)
-    plain = typing.cast(Sequence[Plain], parts)  # `Plain` is the only other form.
+    plain = typing.cast(Sequence[Plain], parts)  # Neither Products nor Rows.
     return Plain(tf.add_n([part.gradients for part in plain]))
 
 

@@ -88,12 +88,12 @@ class Layout:
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
-                # Axes before the axis of examples count some of the repetitions; the other
-                # repetitions are within the axis.
+                # Axes before the axis of examples count some of the repetitions of the batch; the
+                # other repetitions are within the axis of examples.
                 outer = self.before.divide_by(sizes.product(first))
                 inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:
-                    axis_sizes = [*first, sizes.ONE, *last]  # `at` computes the size of the axis.
+                    axis_sizes = [*first, sizes.ONE, *last]  # `at` computes the size at `axis`.
                     return self.at(axis, axis_sizes, outer=outer, inner=inner)
         return None
 
@@ -102,7 +102,7 @@ TOTAL = "a sum over examples"
 """The state of a tensor that is a sum over examples, of values that depend on variables."""
 EVEN = "draws or equal entries, alike wherever examples lie"
 DATA = "data of any examples"
-"""The state of data that do not depend on variables; a tensor may multiply a TOTAL by such data."""
+"""A `State`: the tensor does not depend on variables; products with a `TOTAL` are allowed."""
 UNKNOWN = "not known"
 
 State = Layout | str | None

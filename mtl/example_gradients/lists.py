@@ -19,13 +19,14 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
     """Return True if a tensor is the number of rows of a ragged tensor."""
-    # If both numbers are constants, the numbers are compared, because no op computes them.
+    # If the value of the tensor and the number of rows are both constants, no op computes them, so
+    # the values themselves are compared.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
     return any(
         _is_made(tensor, ragged, functools.partial(tf.RaggedTensor.nrows, out_type=dtype))
-        # TensorFlow's functions on ragged tensors compute the number in one of these types.
+        # TensorFlow's functions on ragged tensors compute the number of rows as int64 or int32.
         for dtype in (tf.int64, tf.int32)
     ) or _is_made(tensor, ragged, lambda values: tf.shape(values.row_splits)[0] - 1)
 

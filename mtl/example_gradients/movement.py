@@ -16,8 +16,8 @@ def _place_reshaped(facts: Given) -> list[State] | None:
     static = facts.output.shape
     dims = facts.entries(1) or [None] * static.rank
     dims = [
-        # Static sizes are certain. The size for a -1 in the new shape may be known only as a static
-        # size.
+        # A static size replaces the size that was derived from the shape argument. The size for a
+        # -1 in the new shape may be known only as a static size.
         size if fixed_size is None else sizes.Size(fixed_size)
         for size, fixed_size in zip(dims, static, strict=True)
     ]
@@ -191,8 +191,8 @@ def _place_slice(facts: Given) -> list[State] | None:
     layout, begin, size = facts.layout, facts.static(1), facts.static(2)
     if begin is None or size is None or facts.states[0] is not layout:
         return None
-    # In a Slice, the size -1 takes all entries up to the end. Any other size would cut a larger
-    # batch.
+    # In a Slice, the size -1 takes all entries up to the end. A fixed size would drop examples of a
+    # larger batch.
     is_whole = begin[layout.axis] == 0 and size[layout.axis] == -1
     return facts.to(layout.axis) if is_whole else None
 
@@ -224,7 +224,8 @@ def _place_gathered(facts: Given) -> list[State] | None:
         return None
     if facts.op.get_attr("batch_dims"):
         return _gathered_apart(facts)
-    # If the table does not depend on examples, the rows belong to the examples of the indices.
+    # If the table of a GatherV2 does not depend on examples, each gathered row belongs to the
+    # example of its index.
     if isinstance(indices, Layout) and table is None:
         return facts.to(axes[0] + indices.axis)
     if isinstance(table, Layout) and indices is None and table.axis != axes[0]:

@@ -24,14 +24,15 @@ def declare(values: tf.Tensor) -> tf.Tensor:
     """Declare that row i of a tensor belongs to example i, for ops without a rule.
 
     Args:
-      values: the tensor, [B, ...]. The declaration is not checked: if row i does not belong to
+      values: the tensor, [B, ...]. `declare` does not check the tensor: if row i does not belong to
         example i, the gradients of single examples are wrong.
 
     Returns:
       A copy of the tensor, which later ops must read in its place.
     """
     values = tf.identity(values)
-    # Eager code needs no proof, and the collection would keep every batch in memory.
+    # In eager mode, no code reads the collection, and the collection would keep every batch in
+    # memory.
     if not tf.executing_eagerly():
         tf1.add_to_collection(_DECLARED, values)
     return values
@@ -129,7 +130,7 @@ class Proof:
                 dims[state.axis] = None
             return dims
         static = [None if n is None else sizes.Size(n) for n in tensor.shape]
-        if state is None:  # The sizes do not depend on the batch.
+        if state is None:  # `tensor` does not depend on the batch.
             return [size or layouts.unknown(tensor, n) for n, size in enumerate(static)]
         return [None] * rank if of_one else static
 
@@ -185,7 +186,7 @@ class Proof:
 
     def _make_cotangents(self, pairs: Sequence[tuple[tf.Tensor, layouts.State]]) -> list[tf.Tensor]:
         """Build a stand-in for the cotangent of each output, in the same state as the output."""
-        # These ops never run; only the layouts of their results matter.
+        # The zeros are never computed; only the layouts of tensors that depend on them matter.
         upstream = [tf.zeros_like(output) for output, _ in pairs]
         for tensor, (_, state) in zip(upstream, pairs, strict=True):
             self._states[tensor.name] = state
@@ -231,7 +232,7 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Find the states of an op's outputs; set `gap` if an output has no proven state."""
+        """Find which entries of an op's outputs belong to which example; set `gap` on failure."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states

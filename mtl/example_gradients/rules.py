@@ -40,7 +40,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
 
 def _by_rule(facts: Given) -> list[State] | None:
-    """Find the states of the outputs of an op, of which at least one input has a layout."""
+    """Find the `State` of each output of an op that has a `Layout` for at least one input."""
     kind = facts.op.type
     rule = _RULES.get(kind)
     size_places = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
@@ -65,7 +65,7 @@ def _apart_from_layouts(facts: Given) -> list[State] | None:
 
 
 def _are_even(facts: Given) -> bool:
-    """Return True if all inputs are even (`layouts.EVEN`) or scalars."""
+    """Return True if all inputs are scalars, or draws or equal entries (`layouts.EVEN`)."""
     if facts.placed or DATA in facts.states:
         return False
     return all(tensor.shape.rank == 0 or facts.is_even(tensor) for tensor in facts.op.inputs)
@@ -78,7 +78,7 @@ _EVEN_IF: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(("OnesLike", "ZerosLike"), lambda facts: True),
     "Fill": lambda facts: facts.is_free(1),
 }
-"""{op: a function that returns True if the output is even (`layouts.EVEN`)}."""
+"""{op: a function that returns True if the output has the state `layouts.EVEN`}."""
 
 
 def _are_lengths(facts: Given) -> bool:
@@ -91,7 +91,7 @@ def _are_lengths(facts: Given) -> bool:
 
 
 def _place_total(facts: Given) -> list[State] | None:
-    """Find the state of the output of an op that has a sum over examples as an input."""
+    """Find the `State` of the output of an op that has a sum over examples as an input."""
     # A StopGradient drops the gradient of a sum over examples, so this gradient cannot mix
     # examples.
     if facts.op.type == "StopGradient":
@@ -101,7 +101,7 @@ def _place_total(facts: Given) -> list[State] | None:
 
 
 def _is_first(facts: Given) -> bool:
-    """Return True if the first input is a sum over examples."""
+    """Return True if the first input of the op is a sum over examples."""
     return facts.states[0] == TOTAL
 
 

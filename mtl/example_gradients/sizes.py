@@ -39,7 +39,7 @@ class Size:
             divisor.
         """
         remaining = list(self.unknown)
-        # With a size of 0, the quotient is not unique, or does not exist.
+        # If one of the two sizes is 0, their quotient is not unique, or does not exist.
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
         for name in other.unknown:

@@ -5,8 +5,8 @@ found.by_variable        # {name: uses}; None if a use of the variable is unknow
 
 A value of a variable may first go through ops that do not depend on examples, such as a product of
 two scales. The first op that combines a value of a variable with examples is called a use of the
-variable. A use is known if it has one of a few kinds, and if `proof` finds which entries of its
-output belong to which example.
+variable. A use of a variable is known if its op is in `_KINDS`, such as MatMul, and if `proof`
+finds which entries of the op's output belong to which example.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ def find_uses(
 
 
 def _place_all(uses: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
-    """Add the layout of the output to each use; return None if a use remains unknown."""
+    """Add the output layout to each use of a variable; return None if a layout is unknown."""
     with_layouts = [_place_use(use, proof) for use in uses or ()]
     return with_layouts if uses is not None and all(map(_is_known, with_layouts)) else None
 
 
 def _place_use(use: Use, proof: proof_lib.Proof) -> Use:
-    """Add the layout of the output to a use, if it is proved."""
+    """Add the layout of the op's output to the use of a variable, if the layout is proved."""
     layout = proof.find_layout(use.output)
     if layout is None or not proof.is_apart(use.op):
         return use
@@ -176,7 +176,7 @@ def _find_uses(
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, op_names):
                 # An input of an op may depend on several reads of the variable. The gradients by
-                # all reads are added up, so the use lists all reads.
+                # all these reads are added up, so `Use.reads` lists all of them.
                 before = uses_by_place.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 uses_by_place[use.op.name, use.place] = use._replace(reads=reads)

@@ -57,10 +57,10 @@ class Moments:
         self._merge_values(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
-        """Split the moments by element, and copy consecutive parts to several accumulators.
+        """Split the moments by element, and copy consecutive elements to several accumulators.
 
         Args:
-          parts: the accumulators that get the parts, in order.
+          parts: the accumulators that get the elements, in order.
           widths: the number of elements of each accumulator.
         """
         ends = np.cumsum(widths)[:-1]
@@ -249,7 +249,8 @@ class _Sample:
 
     def add(self, values: np.ndarray) -> None:
         """Add rows to the sample: values [N], or [N, n] with n values in each row."""
-        earlier = self._values if len(self._keys) else values[:0]  # Has the dtype of `values`.
+        # Without earlier rows, `values[:0]` is an empty array with the dtype of `values`.
+        earlier = self._values if len(self._keys) else values[:0]
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
         # Trim the sample only at twice its size, so that the average cost for each row is constant.
@@ -323,8 +324,8 @@ class Vocabulary:
         Call `join` before the first update, because the joined vocabulary starts without counts.
 
         Args:
-          other: another vocabulary. Only `reads` is taken from the other vocabulary; all other
-            settings come from this object.
+          other: another vocabulary. The joined vocabulary takes only `reads` from the argument
+            `other`; all other settings come from `self`.
         """
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 

@@ -193,7 +193,7 @@ def _find_grey(pixels: tf.Tensor) -> tf.Tensor:
 
 def _draw_whole(draws: tf.Tensor, count: int) -> tf.Tensor:
     """Convert random numbers in [0, 1) to integers in [0, count)."""
-    # By rounding, the product may equal `count` for a number just below 1.
+    # For a random number just below 1, rounding may make its product with `count` equal to `count`.
     return tf.minimum(tf.cast(draws * count, tf.int32), count - 1)
 
 

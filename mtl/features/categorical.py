@@ -215,7 +215,7 @@ class Categorical(tables.Embedded, tables.Coded):
         return is_unknown
 
     def _count_blocks(self, output: str, fitted: types.Statistics) -> Sequence[int]:
-        """Return how often the categories of each block occur in the training split."""
+        """Return the counts of training values in each block (range of ids) of a vocabulary."""
         is_fitted = self.vocabulary is None and self._block_ends
         return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
 

@@ -275,13 +275,13 @@ def tokens(kind: str, features: types.Tensors, field: str) -> Values:
 
 def _refuse_strings(kind: str, field: str, values: Values) -> None:
     if values.dtype == tf.string:
-        fix = "It holds strings: give it to a Categorical or Hashed column."
+        fix = "The field holds strings: give it to a Categorical or Hashed column."
         checks.fail(f"{kind}.names", "name fields of numbers", field, fix)
 
 
 def _refuse_fractions(kind: str, field: str, values: Values) -> None:
     if values.dtype.is_floating:
-        fix = f"It holds {values.dtype.name}: give it to a Numeric or Bucketized column."
+        fix = f"The field holds {values.dtype.name}: give it to a Numeric or Bucketized column."
         checks.fail(f"{kind}.names", "name fields of strings or integers", field, fix)
 
 

@@ -62,7 +62,8 @@ class QuotientRemainder(types.Embedding):
         # By default, the square root of the number of ids, rounded up.
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
-        # Only a setting is checked, because for 1 or 2 ids the default equals the number of ids.
+        # The default of `num_remainders` is not checked, because for 1 or 2 ids the default equals
+        # the number of ids.
         fits = self.num_remainders is None or remainders < table.size
         checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
         dimension, stddev = self._share_of(table, scope)
@@ -210,7 +211,7 @@ class MixedDimensions(types.Embedding):
             rule = f"be at most {full}, the dimension of {scope}"
             checks.require(max(self.dimensions) <= full, where, rule, list(self.dimensions))
             return list(self.dimensions)
-        fix = "Only a vocabulary from the training split has the counts for a default."
+        fix = "The default needs counts, which only a vocabulary from the training split has."
         checks.require(bool(table.counts), where, f"be set for {scope}", None, fix)
         sizes = [b - a for a, b in itertools.pairwise([0, *self.ends, table.size])]
         means = [count / size for count, size in zip(table.counts, sizes, strict=True)]

@@ -44,7 +44,7 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
     # Tables count as names, too, because a table and a column could share a variable scope.
     counts = collections.Counter([*names, *table_names])
     repeats = sorted(name for name, count in counts.items() if count > 1)
-    fix = "Give one of the two another prefix."
+    fix = "Give one of the columns another prefix."
     checks.require(not repeats, "features.columns", "have distinct names", repeats, fix)
 
 

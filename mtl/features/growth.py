@@ -54,7 +54,7 @@ class Growth(types.StepExtension):
 
 
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """Join the keys of several columns, which may share tables.
+    """Concatenate the keys that several columns look up in the same table, for each table.
 
     Args:
       parts: the keys of each column by table, {table: int64 [N]}.
@@ -193,7 +193,8 @@ class _Table:
         placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
         num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
-        # A new key takes each evicted row, so evicted rows are both subtracted and added.
+        # `num_added` also counts the new keys that take evicted rows, so the number of evicted rows
+        # is subtracted from the size of the table.
         new_size = size.read_value() + num_added - num_evicted
         writes += [
             _Write(size, new_size, None),
@@ -249,7 +250,7 @@ class _Table:
     def _admit_keys(
         self, keys: _BatchKeys, is_growing: bool | tf.Tensor
     ) -> tuple[_BatchKeys, list[_Write]]:
-        """Return the keys that may get a row, with total counts, and the writes to the sketch."""
+        """Return the keys that may get a row, with counts, and writes to the counters of keys."""
         is_admitted, counts, writes = tf.fill(tf.shape(keys.keys), is_growing), keys.counts, []
         if self.part.admission_rate < 1:
             seed = draws.make_step_seed("admission")

@@ -53,9 +53,9 @@ class History(types.Column):
         event with the concatenated vectors of these columns.
       last: the number of events to read from the end of each list; None reads all events.
       place_dimension: the length of an embedding of the position of an event, counted from the end,
-        which is appended to the vector of the event. This setting requires `last`. None adds no
-        embedding.
-      times: the field with the list of the times of events, as numbers in any unit. This setting
+        which is appended to the vector of the event. `place_dimension` requires `last`. With
+        `place_dimension = None`, no embedding is added.
+      times: the field with the list of the times of events, as numbers in any unit. `times`
         requires `now`.
       now: the field that holds the time of the row.
       gap_dimension: the length of an embedding of the time from an event to `now`, in buckets by
@@ -139,8 +139,8 @@ class History(types.Column):
         """Return {column or table: accumulator} for the columns that encode events."""
         return {
             name: part_accumulator
-            # Vocabularies can read lists, and stay unwrapped so that they can join other
-            # vocabularies.
+            # A `Vocabulary` can read lists. It is not wrapped in `OfEvents`, so that the
+            # vocabularies of columns that share a table can be joined.
             if isinstance(part_accumulator, accumulators.Vocabulary)
             # An event may have an empty list of items, so other fields of the batch may be empty.
             else accumulators.OfEvents(part_accumulator, _list_fields(part, name))
@@ -151,7 +151,7 @@ class History(types.Column):
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: names of its rows} for the columns that encode events."""
+        """Return {column or table: names of the table's rows} for columns that encode events."""
         row_names: dict[str, types.RowNames] = {}
         for part in self.events:
             part_names = types.read_member(part, types.Column, "row_names")(fitted)
@@ -297,7 +297,7 @@ class History(types.Column):
 
 
 def _list_fields(part: types.Column, name: str) -> Sequence[str]:
-    """Return the fields of a column; those of the whole part if `name` is a table's name."""
+    """Return the fields of the column `name`; for a table, the fields of all columns of `part`."""
     return part.columns.get(name) or list(itertools.chain.from_iterable(part.columns.values()))
 
 

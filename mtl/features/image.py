@@ -119,8 +119,8 @@ class Image(column.PerField):
     def _augment_images(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
         """Apply the augmentations to images [B, H, W, C], with random draws for each image."""
         size = pixels.shape[0] or tf.shape(pixels)[0]
-        # The position is part of the name, so that two augmentations of one class draw different
-        # numbers.
+        # The name of the draws contains the position of the augmentation in the list, so that two
+        # augmentations of one class draw different numbers.
         for number, part in enumerate(self.augmentations):
             where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
             checks.whole(f"{where}.num_draws", part.num_draws, 0)

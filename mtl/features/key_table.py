@@ -66,7 +66,8 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
       the table.
     """
     rows = tf.zeros_like(keys)
-    # Count rows in a bucket from 1, because the sum is 0 for a key that is not in the bucket.
+    # The rows of a bucket are numbered from 1, because the product of `is_here` and `places` is 0
+    # for a key that is not in the bucket.
     places = tf.range(1, PLACES + 1, dtype=tf.float32)
     is_known = tf.zeros_like(keys, tf.bool)
     for buckets in list_buckets(keys, table.shape[0]):

@@ -163,10 +163,10 @@ class PiecewiseLinear(_Vectors):
 
 
 def _find_origin(boundaries: Sequence[float]) -> float:
-    """Return the boundary that becomes 0: the start of the narrowest bin.
+    """Return the boundary to subtract from all numbers: the start of the narrowest bin.
 
     The closer a number is to 0, the smaller is its rounding error in float32. If the least boundary
-    became 0, and were an outlier, all other numbers might be rounded to the same number.
+    is an outlier, and were subtracted, all other numbers might be rounded to the same number.
     """
     widths = np.diff(boundaries)
     return boundaries[int(np.argmin(widths))] if len(widths) else boundaries[0]

@@ -111,7 +111,7 @@ class Numbers(column.PerField):
     def _normalise_values(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Normalise values [B, n] by the statistics of their n elements, from one or more entries.
+        """Normalise values [B, n] by the statistics of the n elements, of one or more columns.
 
         Return the normalised numbers, and a mask of the values that are not missing.
         """
@@ -211,7 +211,7 @@ class Numeric(Numbers):
 
 
 def _find_varying(entries: Sequence[Mapping[str, Any]], dtype: tf.DType) -> np.ndarray:
-    """Return False for elements whose logarithms differ only by rounding, for all n elements.
+    """Return a mask [n], False for elements with equal logarithms up to rounding errors.
 
     The last bit of a logarithm depends on the position of the number in its tensor.
     """

@@ -21,7 +21,7 @@ from mtl.files import checksums, storage
 from mtl.variables import row_names
 
 _FILE = "statistics.json"
-_FIX = "Copy it back, or start again in another --model_dir."
+_FIX = "Copy the file back, or start again in another --model_dir."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,10 @@ def _write_entry(statistics: Statistics, name: str) -> str:
 
 
 def adopt_statistics(
-    names: Sequence[str], source: str, directory: str, fix: str = "Copy the settings of the column."
+    names: Sequence[str],
+    source: str,
+    directory: str,
+    fix: str = "Copy the column's settings from the other run.",
 ) -> None:
     """Copy the statistics of some columns from another run.
 
@@ -180,7 +183,7 @@ def adopt_statistics(
         rule = f"have equal settings in {source}"
         checks.require(is_same, f"features.{name}", rule, other.entries.get(name), fix)
         entry = other.for_column(name)
-        vectors = entry.get("vectors")  # Vectors lie in several files.
+        vectors = entry.get("vectors")  # Word vectors lie in several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
         paths += [other.path(entry["file"])] if "file" in entry else []
         for path in paths:

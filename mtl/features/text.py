@@ -35,8 +35,8 @@ class Text(column.PerField):
         A limit on the tokens bounds the memory for long texts, which grows with the square of their
         length in a transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
-        which is appended to the token's vector. This setting requires `max_tokens`. None adds no
-        embedding.
+        which is appended to the token's vector. `place_dimension` requires `max_tokens`. With
+        `place_dimension = None`, no embedding is added.
       word_vectors: the path of a file with initial vectors, see `mtl.features.word_vectors`. Tokens
         that are missing from the file start from random vectors.
       prefix: the start of the column's name, `<prefix>_<field>`.
@@ -148,7 +148,7 @@ def _read_texts(features: types.Tensors, field: str) -> tf.Tensor:
     """Read one text for each row, strings [B]."""
     values = features[field]
     if values.dtype != tf.string:
-        fix = f"It holds {values.dtype.name}: give it to a column of numbers or categories."
+        fix = f"The field holds {values.dtype.name}: give it to a column of numbers or categories."
         checks.fail("Text.names", "name fields of strings", field, fix)
     if values.shape.rank == 1:
         return values

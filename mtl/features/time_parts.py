@@ -53,7 +53,8 @@ class TimeParts(column.Lookup, column.PerField):
 
     Each unit of time of a field, such as the weekday, becomes a column `<prefix>_<field>_<unit>`,
     embedded or one-hot. Missing values, and texts that are not times, share an additional id. Time
-    zones in texts are ignored. Numbers since 1970 are in UTC; -1 means a missing number.
+    zones in texts are ignored. Times that count seconds or fractions of a second since 1970 are in
+    UTC; -1 means a missing time.
 
     Attributes:
       names: the fields, texts or integers.

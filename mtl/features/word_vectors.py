@@ -4,8 +4,8 @@ features.Categorical.word_vectors = "glove.6B.50d.txt"
 features.Categorical.dimension = 50
 
 Each line of the file holds a word and the numbers of its vector, separated by spaces. The first
-line may instead hold the number of words, and the length of the vectors. GloVe (J. Pennington, R.
-Socher, C. Manning, EMNLP 2014), word2vec and fastText use these text formats.
+line may instead hold the number of words, and the length of the vectors. GloVe (Pennington et al.,
+EMNLP 2014), word2vec and fastText write such lines of a word and its vector.
 
 The file of vectors is read once, when a new run starts. The run saves the vectors of its vocabulary
 in `<model_dir>/statistics`, so a continued run does not need the file.

@@ -363,11 +363,12 @@ class Base(Labelled):
 
     Attributes:
       within: the sample space: a label field that must be 1, such as "click", or {label field:
-        allowed values}. In rows outside of the sample space, and in rows in which one of these
-        fields is missing, the head's label counts as missing. A row outside of the sample space
-        must not have an outcome: a positive label, or a number other than 0.
-      has_loss: False omits the head's loss in training. Without this loss, the task learns only
-        from other losses on its logits, such as the loss of a `heads.Joint` or an auxiliary loss.
+        allowed values}. In rows outside of the sample space, and in rows that lack one of its label
+        fields, the head's label counts as missing. A row outside of the sample space must not have
+        an outcome: a positive label, or a number other than 0.
+      has_loss: False omits the head's loss in training. With `has_loss = False`, the task learns
+        only from other losses on its logits, such as the loss of a `heads.Joint` or an auxiliary
+        loss.
     """
 
     within: spaces.Within | None = None
@@ -394,7 +395,8 @@ class Base(Labelled):
           targets: the targets that the method `targets` returns.
 
         Returns:
-          The mask, bool in the shape of the targets; all entries are False by default.
+          A mask that is True for outcomes, bool in the shape of the targets; all entries are False
+          by default.
         """
         return tf.zeros_like(targets, tf.bool)
 

@@ -38,8 +38,8 @@ class Binary(base.Base):
     states.
 
     Attributes:
-      positive: the label values that count as positive; 1 by default. The first of these values is
-        the name of the positive class.
+      positive: the label values that count as positive; 1 by default. The first value in `positive`
+        is the name of the positive class.
       negative: the label values that count as negative; by default 0 if `positive` is empty, else
         every other value.
       positive_weight: the weight w of positives, above 0; negatives weigh 1. Any weight except 1
@@ -52,15 +52,16 @@ class Binary(base.Base):
       prior: the share of positives, in (0, 1), that the initial bias predicts. A good prior saves
         the training steps that a head needs to learn how rare positives are.
       knots: the number of points of a piecewise linear map of the logits: 0, or at least 4.
-        `calibration.Isotonic` computes the points. Until `calibration.Isotonic` has computed the
-        points, the piecewise linear map is the identity.
+        `calibration.Isotonic` computes the points of the map. Until `calibration.Isotonic` has
+        computed the points, the piecewise linear map is the identity.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
         `mtl.tools.calibration` calibrates each slice separately. A row in several slices belongs to
         the first of these slices. Until a calibration has run, the slices of this setting do not
         change the predictions.
       group: the field with the group of a row, such as a user, for the metric `gauc`. The group
-        field is a label field, or a feature in `Spec.keys`, of type int64 or string. Every row with
-        a label needs a group. The metric `gauc` takes 20 bytes of memory for each row of the split.
+        field is a label field, or a feature in `Spec.keys`, of type int64 or string. In every row
+        with a label, the group field must have a value. The metric `gauc` takes 20 bytes of memory
+        for each row of the split.
     """
 
     positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()

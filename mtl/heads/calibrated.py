@@ -37,8 +37,9 @@ def calibrate(
 ) -> tf.Tensor:
     """Calibrate the logits of each row by the knots or by the line of the row's slice.
 
-    Rows outside of all slices use the last knots or the last line. With knots, there is one logit
-    for each row, and the map has slope 1 below the first and above the last knot.
+    The variable with the knots or lines has one entry for each slice of rows, and a last entry for
+    rows outside of all slices. With knots, there is one logit for each row, and the map has slope 1
+    below the first and above the last knot.
 
     Args:
       logits: the logits before the calibration, [B, C].
@@ -84,7 +85,8 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     # Adding a share of each segment avoids the cancellation of large numbers.
     shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
     shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
-    # Below the first knot all shares are 0, and only the shift of the first knot remains.
+    # For logits below the first knot, the shares of all segments are 0, so only the shift of the
+    # first knot is added.
     return logits + (low - starts)[..., :1] + shift
 
 

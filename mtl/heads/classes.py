@@ -61,7 +61,7 @@ class Classes(base.Base):
 
     @property
     def row_names(self) -> types.RowNames:
-        """The class names, which name the columns of variables with a column for each class."""
+        """The names of the classes, for the last axis of variables that has an entry per class."""
         return types.RowNames(names=self.class_names, axis=-1)
 
     def _per_class(self, setting: str) -> list[float]:

@@ -3,9 +3,9 @@
 networks.SharedBottom.trunk = @networks.UNet()               # towers that are maps
 spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
 
-For losses, weights and metrics, height and width are flattened to a single axis, [B, H W]. So the
-code for rows with several labels also works for maps. Towers, logits and predictions keep the shape
-of a map.
+For losses, weights and metrics, height and width are flattened to a single axis, [B, H W]. In this
+shape, the pixels of a map look like several labels of a row, so the code for rows with several
+labels also works for maps. Towers, logits and predictions keep the shape of a map.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def list_places(
       is_missing: a function that returns True for a value that marks a missing label.
 
     Returns:
-      The `size` values of each pixel that remains.
+      The `size` values of each pixel without a missing value.
     """
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

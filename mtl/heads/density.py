@@ -139,7 +139,8 @@ class Density(unlabelled.Unlabelled):
         best_parameters = [values[best] for values in (weights, *parameters)]
         if is_predicted or self.num_starts == 1:
             log_joint = self._log_joint(tower, *[values[tf.newaxis] for values in best_parameters])
-            # Repeat the values, so that logits have the same layout in training and in prediction.
+            # In training, each start has separate logits. Repeat the logits of the best start, so
+            # that logits have the same layout in prediction.
             parts = [log_joint[:, 0]] + [log_joint[:, 0]] * (
                 self.num_starts if self._has_starts else 0
             )

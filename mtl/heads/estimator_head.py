@@ -38,8 +38,8 @@ class EstimatorHead(types.Head):
 
     The wrapped `head` computes loss, predictions, metrics and export outputs. The tf.estimator head
     gets only rows with a label, and reads its `weight_column` from the label fields. Heads of
-    `tf.estimator` divide the loss by the number of rows, not by the sum of weights. If their
-    `loss_reduction` is "sum", the loss of a training step is the sum over all rows of the batch,
+    `tf.estimator` divide the loss by the number of rows, not by the sum of weights. For a head with
+    the `loss_reduction` "sum", the loss of a training step is the sum over all rows of the batch,
     even with micro-batches and replicas. With parameter servers, the loss is the sum over the rows
     of the worker.
 
@@ -61,14 +61,15 @@ class EstimatorHead(types.Head):
         where = f"EstimatorHead.head of task {self.name!r}"
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
         is_single = not isinstance(self.head, compat.estimator.MultiHead)
-        fix = "Wrap each of its heads in an EstimatorHead."
+        fix = "Wrap each head of the MultiHead in an EstimatorHead."
         checks.require(is_single, where, "be a single head", "a MultiHead", fix)
 
     @property
     def directions(self) -> Mapping[str, bool]:
         """{metric: True if a higher value is better}: first as `head` declares, then defaults."""
         head_directions = getattr(self.head, "directions", {})
-        # Declared directions come first to set the order, and last to override the defaults.
+        # The `directions` of `head` come first to set the order of metrics, and last to override
+        # the defaults.
         return {**head_directions, **_DIRECTIONS, **head_directions}
 
     @property
@@ -90,8 +91,8 @@ class EstimatorHead(types.Head):
         if rows is None:
             return self._compute_loss(logits, labels)
         # A training step multiplies the loss of a part of the batch by the part's share of the
-        # labels, as if the loss were a mean. This factor undoes the multiplication. For a whole
-        # batch, the factor is exactly 1.
+        # labels, as if the loss were a mean. `factor` divides the loss by the part's share of the
+        # labels. If the part is the whole batch, `factor` is exactly 1.
         factor = tf.math.divide_no_nan(rows[0], self.label_weight(labels))
         return self._compute_loss(logits, labels) * factor
 
@@ -100,7 +101,7 @@ class EstimatorHead(types.Head):
         return self.head.loss(label, logits, features=fields)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Add the number of labelled rows in the whole batch to the labels, if the loss is a sum.
+        """Add a field with the number of labelled rows in the batch, if the loss is a sum.
 
         Args:
           labels: {field: [B, ...]}.

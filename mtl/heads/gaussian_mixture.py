@@ -26,22 +26,23 @@ class GaussianMixture(density.Density):
 
     With diagonal covariances, the H dimensions of a component are independent, with standard
     deviations `s = f + softplus(c)` and the floor f. A full covariance is `C = L L^T` with
-    `L = (I - A)^-1 diag(s)` and A below the diagonal. Each dimension is then a linear function of
-    the previous dimensions, plus an independent residual with the standard deviation s (Pourahmadi,
-    "Joint Mean-Covariance Models with Applications to Longitudinal Data", 1999). So the standard
-    deviations s are the diagonal of the Cholesky factor L of the covariance. With diagonal and with
-    full covariances, the density is at most `(2 pi f^2)^(-H/2)`, even if most rows are equal.
+    `L = (I - A)^-1 diag(s)` and A below the diagonal. With a full covariance, each dimension is a
+    linear function of the previous dimensions, plus an independent residual with the standard
+    deviation s (Pourahmadi, "Joint Mean-Covariance Models with Applications to Longitudinal Data",
+    1999). So the standard deviations s are the diagonal of the Cholesky factor L of the covariance.
+    With diagonal and with full covariances, the density is at most `(2 pi f^2)^(-H/2)`, even if
+    most rows are equal.
 
     Initial means are random, with the standard deviation `initial_spread`. The default of
     `initial_spread` suits inputs from `features.Numeric`. The head has the variables `weights` [R,
     K], `means` and `scales` [R, K, H], and for full covariances `coefficients` [R, K, H, H].
 
-    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e. The
-    mean of `log p_k` over this noise is `log p_k(h) - e^2 trace(C_k^-1) / 2`, and training follows
-    the gradient of this mean. So a covariance S of the rows becomes `S + e^2 I`, like the M step of
-    scikit-learn with `reg_covar = e^2` (Bishop, "Training with Noise is Equivalent to Tikhonov
-    Regularization", 1995). The reported loss, the metrics and the predictions use `p_k` without
-    this noise.
+    With `noise` e, components are fitted to rows plus Gaussian noise of standard deviation e.
+    Averaged over the noise, the log density of component k is `log p_k(h) - e^2 trace(C_k^-1) / 2`,
+    and training follows the gradient of this average. So a covariance S of the rows becomes `S +
+    e^2 I`, like the M step of scikit-learn with `reg_covar = e^2` (Bishop, "Training with Noise is
+    Equivalent to Tikhonov Regularization", 1995). The reported loss, the metrics and the
+    predictions use the densities `p_k` at rows without noise.
 
     Attributes:
       covariance: "diagonal" or "full". With "full", a training step of the head takes up to H times
@@ -129,7 +130,7 @@ def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
     `C^-1 = L^-T L^-1`. The trace of `C^-1` is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """
     squares = tf.ones_like(scales)
-    for factor in coefficients:  # The diagonal of A is 0.
+    for factor in coefficients:  # A has a zero diagonal.
         squares += tf.reduce_sum(factor**2, axis=-1)
     return tf.reduce_sum(squares / scales**2, axis=-1)
 

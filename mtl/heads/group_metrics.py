@@ -64,7 +64,8 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
     positives = tf.where(rows.labels > 0, rows.weights, 0)
     negatives = rows.weights - positives
     all_positives, all_negatives = rows.sum(positives), rows.sum(negatives)
-    # Negatives of the group that are neither above nor in the row's block are below the block.
+    # Rows with equal scores in a group form a block. The negatives of a group are divided into
+    # those above, in, and below the block of a row.
     until = tf.cumsum(blocks.sum(negatives))
     before = tf.cumsum(all_negatives, exclusive=True)
     block_negatives = tf.gather(blocks.sum(negatives), blocks.ids)
@@ -144,10 +145,10 @@ class _Blocks:
     """Blocks of rows of the same group with equal scores.
 
     Attributes:
-      ids: [N] int32, the index of each row's block, ascending.
-      places: [N] int32, the place of each row in its group, from 0 on.
-      starts: [N] int32, for each row the place in the group of the first row of the row's block.
-      sizes: [N] float64, the number of rows in each row's block.
+      ids: [N] int32, the index of the block that contains the row, ascending.
+      places: [N] int32, the position of the row in its group, from 0.
+      starts: [N] int32, the position in the group at which the block of the row starts.
+      sizes: [N] float64, the number of rows in the block that contains the row.
     """
 
     def __init__(self, rows: groups.Ranked):
@@ -167,7 +168,7 @@ class _Blocks:
         return tf.math.unsorted_segment_sum(values, self.ids, self._num)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Return for each row the mean of the values of its block, [N] -> [N]."""
+        """Return for each row the mean over its block (rows with equal scores), [N] -> [N]."""
         return tf.gather(self.sum(values) / self._counts, self.ids)
 
 

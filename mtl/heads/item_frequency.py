@@ -33,8 +33,9 @@ class StreamedFrequency:
     "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
     algorithms 2 and 3. Unlike in the paper, the rate is at least 1/n at the n-th batch with an
     item, so B is at first the mean of all gaps between steps with the item. With a constant rate,
-    the initial B or the first gap would dominate B for about 1 / rate batches with the item. An
-    item in every batch has a Q of 1, even if several rows of the batch have the item.
+    the initial value or the first gap would dominate the mean gap B for about 1 / rate batches with
+    the item. An item in every batch has the probability Q = 1, even if several rows of the batch
+    have the item.
 
     The variables A, B and n are equal on all replicas, as each replica gets the items of all
     replicas.
@@ -63,8 +64,8 @@ class StreamedFrequency:
 
         Args:
           keys: [B] int64, the keys of the items of this replica's rows.
-          counts: [B] bool, True for rows that update the frequencies. The returned frequency of all
-            other rows is meaningless.
+          counts: [B] bool, True for rows that update the frequencies. The returned frequency is
+            meaningless for rows in which `counts` is False.
 
         Returns:
           The logarithm of the frequency Q of each row's item, [B].
@@ -86,7 +87,8 @@ class StreamedFrequency:
             resource=visits.handle, indices=entries, dtype=tf.float32
         )
         gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=entries, dtype=tf.float32)
-        # B becomes the mean of all gaps until 1 / n falls below the rate.
+        # Until 1 / `times` falls below `self.rate`, `gap` becomes the mean of all gaps between
+        # batches with the item.
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(entries), step)
@@ -97,7 +99,8 @@ class StreamedFrequency:
                     resource=variable.handle, indices=entries, updates=value
                 )
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-        # Collisions shorten gaps, so the longest gap of all hashes is the best estimate.
+        # If items collide in a hash, the measured gap between batches with an item gets shorter, so
+        # the longest gap of all hashes is the best estimate.
         return -tf.math.log(tf.reduce_max(tf.gather(gap, entry_places), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:

@@ -23,12 +23,13 @@ from mtl.heads import binary, objectives
 class Joint(binary.Binary):
     """Predicts that the events of a chain of binary tasks t all happen: `p = prod_t p_t`.
 
-    p_t is the probability of task t if all earlier tasks of the chain happen. If task t has a loss,
-    let `within` of its head select the rows with these earlier events; otherwise, p_t is the
-    probability over all rows, and the product is wrong. The head has neither variables nor a tower:
-    it computes its logit from the logits of the tasks `of` (`objectives.join_log_odds`). So loss
-    and gradient stay exact even if probabilities would round to 0 or 1. In all other respects, the
-    head works like a `Binary` that uses all rows.
+    p_t is the probability of task t if all earlier tasks of the chain happen. If a task of the
+    chain has a loss, let `within` of its head select the rows in which the events of all earlier
+    tasks happened; otherwise, its probability p_t is a probability over all rows, and the product
+    of the p_t is wrong. The head has neither variables nor a tower: it computes its logit from the
+    logits of the tasks `of` (`objectives.join_log_odds`). So loss and gradient stay exact even if
+    probabilities would round to 0 or 1. In all other respects, the head works like a `Binary` that
+    uses all rows.
 
     A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: Ma et al.,
     "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2:
@@ -39,8 +40,9 @@ class Joint(binary.Binary):
 
         ["click", {"if": "cart", "then": "order_from_cart", "else": "order_at_once"}]
 
-    A row outside of the sample space `within` is negative, even if its label is missing. So set
-    `within` if conversions are recorded only for clicks.
+    A row outside of the sample space `within` is negative, even if its label is missing. If
+    conversions are recorded only for clicks, set `within` to the click label, so that rows without
+    a click count as negatives.
 
     Attributes:
       of: the chain, in order: names of tasks with a head `Binary`, and branches. "then" and "else"
@@ -100,7 +102,8 @@ class Joint(binary.Binary):
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the targets, 0 outside of the sample space, and a mask of known targets."""
-        # A row outside of the space is negative. Use any other row if its label is present.
+        # A row outside of the sample space is negative. The loss uses a row that is not outside of
+        # the sample space if its label is present.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 
-# The number of bins in C. Guo et al., "On Calibration of Modern Neural Networks", 2017.
+# The number of bins of the calibration error, as in C. Guo et al., "On Calibration of Modern Neural
+# Networks", 2017.
 CALIBRATION_BINS = 15
 
 SLICE = "@"
@@ -250,7 +251,8 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
     ranks = values.shape.rank, weights.shape.rank
     if None not in ranks:
         sizes = zip(reversed(values.shape), reversed(weights.shape), strict=False)
-        # With equal ranks, an unknown size of the weights may be 1.
+        # If values and weights have equal ranks, an axis of unknown size in the weights may have
+        # the size 1, which is allowed.
         allowed = (1, None) if ranks[0] == ranks[1] else (1,)
         fits = ranks[0] >= ranks[1] and all(size != 1 or other in allowed for size, other in sizes)
         rule = f"have a shape to which weights {tuple(weights.shape)} can be broadcast"
@@ -367,8 +369,8 @@ def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return the expected calibration error of the positive class.
 
     The error is the weighted mean over 15 equal bins of |mean probability - share of positives|.
-    This error is described in Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural
-    Networks", 2017, arXiv:1706.04599.
+    The expected calibration error is described in Guo, Pleiss, Sun and Weinberger, "On Calibration
+    of Modern Neural Networks", 2017, arXiv:1706.04599.
 
     Args:
       excess: the sums that `calibration_sums` returns, added over all batches, [..., 15].

@@ -79,7 +79,8 @@ class MixtureDensity(standardized.Standardized):
     def initial_bias(self) -> list[float]:
         """Return logits that give components equal weights and scales, and spread their means."""
         count, normal = self.num_components, python_statistics.NormalDist()
-        # Quantiles of a Gaussian as means cover the range of a standardized label.
+        # The means of the components are quantiles of a Gaussian, which cover the range of a
+        # standardized label.
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
         scale = max(count**-0.5 - self.min_scale, self.min_scale)
         return [0.0] * count + means + [math.log(math.expm1(scale))] * count
@@ -136,7 +137,7 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * find_quantiles(mixture, shares)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sums of `Number`, and the weights of labels at or below each quantile."""
+        """Sum the errors as in `Number`, and the weights of labels at or below each quantile."""
         sums = super().sums(examples)
         if not self.quantiles:
             return sums
@@ -179,8 +180,8 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     # The bounds are [B, 1, 1]; adding zeros broadcasts each bound to [B, Q, 1].
     low = tf.reduce_min(means - _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
-    # Unroll the steps, as some export formats lack loops. To save ops, build constants once, and
-    # compare erf with 2 shares - 1 instead of scaling erf to [0, 1].
+    # Unroll the steps, as some export formats lack loops. To save ops, build constants once. The
+    # erf in (-1, 1) is compared with `2 * shares - 1`, so it need not be scaled to (0, 1).
     goals, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
     for _ in range(_BISECTIONS):
         middle = half * (low + high)

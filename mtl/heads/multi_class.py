@@ -39,8 +39,8 @@ class MultiClass(classes.Classes):
       shots: adds accuracies for classes with many, some and few training rows; None adds nothing.
       prior: the share of each class, above 0, that the initial bias predicts.
       class_counts: the number of rows of each class in the training split, as a list or as {name:
-        rows} with 0 for absent names. With None, the head counts the rows of each class if the
-        objective or `shots` needs the counts.
+        rows} with 0 for absent names. With `class_counts = None`, the head counts the rows of each
+        class if the objective or `shots` needs the counts.
       calibration_slices: {feature: values}. Each slice of rows has its own calibration, as with
         `Binary.calibration_slices`.
     """
@@ -221,5 +221,5 @@ class MultiClass(classes.Classes):
                 summary[f"recall/{name}"] = recall
         if not self.shots:
             return summary
-        counts = cast(Sequence[int], self._counts_in_order)  # Not None if `shots` is set.
+        counts = cast(Sequence[int], self._counts_in_order)  # The setting `shots` needs counts.
         return {**summary, **self.shots(recalls, counts)}

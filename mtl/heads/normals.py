@@ -115,7 +115,7 @@ class Normals(dense.Dense):
         Returns:
           `angles`, the weighted sum of the angles in degrees; `by_angle` [18000], the weights of
           the pixels in bins of 0.01 degrees; and `within_<d>`, the weight of the pixels with an
-          angle below d. All these sums are float64, and all but `by_angle` are scalars.
+          angle below d. All returned sums are float64; all except `by_angle` are scalars.
         """
         logits, targets, weights = examples
         angles = _compute_angles(_normalise_vectors(logits), targets)

@@ -77,8 +77,8 @@ def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the log-odds that two events both happen.
 
     The log-odds are `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`.
-    Unlike probabilities, log-odds do not round to 0 or 1: their value and gradient are finite if a
-    + b is finite.
+    Unlike probabilities, log-odds do not round to 0 or 1: their value and gradient are finite if
+    the sum a + b of the events' log-odds is finite.
 
     Args:
       first: the log-odds a of the first event.
@@ -432,8 +432,8 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
 
     The gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
     Incomplete Data via the EM Algorithm", 1977): the gradient of `-sum_k r_k j_k` with constant
-    responsibilities `r = softmax(j)`. At the current parameters, the gradient of this sum equals
-    the gradient of the loss.
+    responsibilities `r = softmax(j)`. At the current parameters, the gradient of `-sum_k r_k j_k`
+    equals the gradient of the loss.
 
     Args:
       log_joint: the numbers j_k of the K components, [..., K].
@@ -443,7 +443,8 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
     surrogate = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
-    # The difference is exactly 0: the value is the likelihood, the gradient comes from `surrogate`.
+    # `surrogate` minus its constant copy is exactly 0, so the value is the likelihood, and the
+    # gradient comes from `surrogate`.
     return -(tf.stop_gradient(likelihood) + (surrogate - tf.stop_gradient(surrogate)))
 
 

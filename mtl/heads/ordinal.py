@@ -66,7 +66,8 @@ class Ordinal(classes.Classes):
         shares = self._class_shares()
         below = list(itertools.accumulate(shares))[:-1]
         above = list(itertools.accumulate(reversed(shares)))[-2::-1]
-        # A difference of the log-odds of two thresholds would lose a tiny share between them.
+        # A tiny class share between two thresholds would be lost to rounding if the code subtracted
+        # the thresholds' log-odds.
         steps = [
             math.log1p(share / lower) + math.log1p(share / upper)
             for share, lower, upper in zip(shares[1:-1], below, above[1:], strict=False)

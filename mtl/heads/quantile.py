@@ -119,8 +119,8 @@ class Quantile(standardized.Standardized):
         """Sum the errors, and the weights of labels at or below each quantile.
 
         Returns:
-          The sums of `regression.Number`, and `below`, the weights of labels at or below each
-          quantile, float64 [Q].
+          The sums that `regression.Number.sums` returns, and `below`, the weights of labels at or
+          below each quantile, float64 [Q].
         """
         quantiles = self._order_quantiles(examples.logits)
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)

@@ -103,7 +103,7 @@ def of_split(rows: groups.Ranked) -> Lists:
     """Group the rows of a split, with memory for N rows, not for all pairs of rows.
 
     Each pass over the rows handles all pairs of rows with the same distance in the sorted order. So
-    the number of passes is about the number of rows of the largest group.
+    the number of passes over the rows is about the number of rows in the largest group.
 
     Args:
       rows: N rows, sorted by group.
@@ -239,7 +239,8 @@ def softmax(lists: Lists) -> tf.Tensor:
     """
     # Subtract the greatest score of a group from all its scores, so no exponential overflows.
     greatest = lists.max(lists.scores)
-    # If all rows of a group have weight 0, its maximum is the lowest float.
+    # If all rows of a group have weight 0, `lists.max` returns the lowest float as the greatest
+    # score.
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
     shifted_scores = tf.where(lists.counts, lists.scores - lists.spread(greatest), 0)
     total = lists.sum(lists.weights * tf.exp(shifted_scores))
@@ -287,7 +288,7 @@ def _rank_labels(lists: Lists) -> tf.Tensor:
 
 
 def _is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return 1 if `other` has a greater first field, or an equal one and a smaller second field."""
+    """Return 1 if `other` ranks first: a greater entry 0, or an equal entry 0 and lower entry 1."""
     is_tie = tf.equal(other[0], row[0]) & (other[1] < row[1])
     return tf.cast((other[0] > row[0]) | is_tie, row[0].dtype)
 

@@ -35,15 +35,17 @@ _SCORE_BITS = 32
 
 
 class Cells(NamedTuple):
-    """The weights of positives and negatives in cells, each of one score or of similar scores.
+    """The weights of positives and negatives for each score, or for each range of scores.
+
+    A cell is a single score of a class, or a range of similar scores of a class.
 
     Attributes:
-      classes: [N] ints, the class to which the scores of each cell belong, ascending.
+      classes: [N] ints, the class of each cell, ascending.
       positives: [N] the weight of the positive rows in each cell, by ascending score within each
         class.
       negatives: [N] the weight of the negative rows in each cell, in the same order.
       num_classes: C, the number of classes.
-      is_merged: a bool scalar, True if a cell may hold several different scores.
+      is_merged: a bool scalar, True if a cell may be a range of several scores.
     """
 
     classes: tf.Tensor
@@ -62,8 +64,8 @@ def stream_scores(
       logits: the scores, float32 [B] or [B, C].
       positives: the weights of the positives, and 0 for negatives, in the shape of `logits`.
       negatives: the weights of the negatives, and 0 for positives, in the shape of `logits`.
-      are_tasks: True if the C columns are tasks; the limit is then `MAX_CELLS` scores for each
-        task.
+      are_tasks: True if the C columns are tasks; `MAX_CELLS` then limits the number of different
+        scores of each task, not of all columns together.
 
     Returns:
       A `metrics.Total` whose value is a `Cells`.
@@ -90,7 +92,7 @@ class _Different:
         return (
             tf.TensorSpec([None], tf.int64),  # Keys.
             tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
-            tf.TensorSpec([], tf.int64),  # The number of keys in use.
+            tf.TensorSpec([], tf.int64),  # The number of keys.
             tf.TensorSpec([], tf.int64),  # The number of dropped bits of scores.
         )
 
@@ -171,7 +173,7 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
 def _compact_keys(
     keys: tf.Tensor, weights: tf.Tensor, dropped_bits: tf.Tensor, max_keys: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Merge keys: return at most `max_keys` keys, their weights, and the number of dropped bits."""
+    """Merge equal scores, and round all scores if more than `max_keys` are different."""
     keys = _drop_bits(keys, dropped_bits)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
@@ -216,7 +218,7 @@ class _Histogram:
         return state[0].assign_add(self._binned, read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
-        """Return a cell for each bin of the histogram."""
+        """Return the weights of positives and negatives in each bin of the histogram."""
         num_classes, num_bins = self._shape
         positives, negatives = tf.unstack(tf.add_n([counts for (counts,) in replicas]))
         classes = tf.repeat(tf.range(num_classes), num_bins)

@@ -171,9 +171,9 @@ class Regression(Number):
         this mean as the prior.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
         prediction is the logit times the unit, and the loss divides errors by the unit. If the
-        standard deviation of the labels is far from 1, use it as the unit. With this unit,
-        predictions start in the range of the labels, and the loss is about as large as the losses
-        of other tasks.
+        standard deviation of the labels is far from 1, use it as the unit. If the unit is the
+        standard deviation of the labels, predictions start in the range of the labels, and the loss
+        is about as large as the losses of other tasks.
     """
 
     loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "squared"
@@ -289,7 +289,7 @@ class Dispersion(Rate):
         """
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sums of `Number`, and the sum of the deviances."""
+        """Sum the errors as in `Number`, and the deviances."""
         logits, targets, weights = examples
         # Use float64, as large terms cancel if a label is large and its prediction is good.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
@@ -364,14 +364,15 @@ class Tweedie(Dispersion):
 class WeightedLogistic(Rate):
     """Weighted logistic regression of a time, such as the watch time of a video.
 
-    `loss_i = t log(1 + e^-z) + n log(1 + e^z)` for the logit z and the time t, 0 if nothing was
-    watched. The weight of a positive row is its time t; n is 1 for negative rows and 0 for other
-    rows. Predicts the odds e^z as `value`, [B], in the unit of the label. The method is from
-    Covington, Adams and Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In
-    the paper, the negative rows are those with a time of 0. The odds are then the expected time
-    divided by the share of negative rows. If a tenth of the rows is watched, the odds thus exceed
-    the expected time by a ninth. With `negatives = "all"`, every row also counts as a negative
-    once, and the odds equal the expected time.
+    `loss_i = t log(1 + e^-z) + n log(1 + e^z)` for the logit z, the time t, which is 0 if nothing
+    was watched, and n, which is 1 for negative rows and 0 for other rows. The weight of a positive
+    row is its time t. Predicts the odds e^z as `value`, [B], in the unit of the label. The method
+    is from Covington, Adams and Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys
+    2016. In the paper, the negative rows are those with a time of 0. If the rows with a time of 0
+    are the negatives, the predicted odds are the expected time divided by the share of negative
+    rows. If a tenth of the rows is watched, the odds thus exceed the expected time by a ninth. With
+    `negatives = "all"`, every row also counts as a negative once, and the odds equal the expected
+    time.
 
     Attributes:
       negatives: which rows count as negative rows: "unwatched", as in the paper, or "all".

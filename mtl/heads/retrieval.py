@@ -44,14 +44,14 @@ class Retrieval(base.Labelled):
     item j among the rows with a label above 0 in the training split. Without Q, popular items would
     get too low scores, as popular items are negatives more often. Yi et al.,
     "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
-    estimate Q from the stream of batches. The sum omits other rows that have the same item or the
-    same query as row i.
+    estimate Q from the stream of batches. The sum over j in loss_i omits other rows that have the
+    same item or the same query as row i.
 
     With `negatives`, the sum also has N random items j, drawn with probabilities P_j, except the
-    item of row i. For n rows with a label above 0, n Q_j + N P_j then replaces Q_j; it is the
-    expected number of times that item j is in the sum. Yang et al., "Mixed Negative Sampling for
-    Learning Two-tower Neural Networks in Recommendations", WWW 2020 companion, draw items with
-    equal probabilities.
+    item of row i. With n rows with a label above 0, the loss uses n Q_j + N P_j in place of the
+    share Q_j: the expected number of times that item j is in the sum over rows and random items.
+    Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks in
+    Recommendations", WWW 2020 companion, draw items with equal probabilities.
 
     The negatives of a row come only from the same slice (`Run.micro_batches`) and the same replica.
     So more slices or replicas mean fewer negatives.
@@ -78,7 +78,8 @@ class Retrieval(base.Labelled):
       corrects_popularity: True subtracts `log Q`.
       frequency: estimates Q from the batches, for training splits that cannot be counted. With
         `frequency`, Q is the probability that a batch has the item, in a row or among the drawn
-        items. With `frequency = None`, Q comes from counts over the training split.
+        items. With `frequency = None`, the share Q of an item comes from counts over the training
+        split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
       item_counts: {item: the number of training rows with this item and a label above 0}. By
@@ -298,7 +299,8 @@ class Retrieval(base.Labelled):
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
         if self.frequency is not None:
-            # In training, `see_batch` adds log Q to the labels; an evaluation does not use Q.
+            # In training, `see_batch` adds a label field with log Q, the logarithm of each item's
+            # frequency; an evaluation does not use Q.
             scores -= labels.get(self._frequency_field, 0.0)
         elif self.corrects_popularity:
             scores -= self._log_share(labels, counts, rows.is_drawn)
@@ -318,9 +320,11 @@ class Retrieval(base.Labelled):
     def _log_share(
         self, labels: types.Tensors, counts: tf.Tensor, is_drawn: tf.Tensor
     ) -> tf.Tensor:
-        """Return `log Q` of each row's item, [B], or `log(n Q + N P)` if random items are drawn.
+        """Return the logarithm of each item's share or, with drawn items, expected number, [B].
 
-        An item without a count gets the Q of an item with a count of 1.
+        The result is `log Q` or, if random items are drawn, `log(n Q + N P)`; the docstring of
+        `Retrieval` defines Q, n, N and P. An item without a count gets the share Q of an item with
+        a count of 1.
         """
         if self.item_counts is None:
             fix = "Set item_counts, or train: a run counts items before the first step."
@@ -333,7 +337,8 @@ class Retrieval(base.Labelled):
         if drawn_keys is None:
             return self._look_up(items, names, np.log(numbers) - total, -total)
         items = tf.where(is_drawn, drawn_keys, items)
-        # The shares are not None, as only a fitted head has drawn items.
+        # Only a head that was fitted to the training split has drawn items, so the shares of the
+        # items are not None.
         shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
         expected_count = tf.add_n(
             [
@@ -353,7 +358,7 @@ class Retrieval(base.Labelled):
         table_keys = values.as_held(
             items, names, self._where("item_counts"), f"label {self.item!r}"
         )
-        with tf.init_scope():  # A training loop cannot create tables.
+        with tf.init_scope():  # `tf.while_loop` cannot create lookup tables.
             entries = tf.lookup.KeyValueTensorInitializer(
                 tf.constant(table_keys, items.dtype), tf.constant(numbers, tf.float32)
             )
@@ -555,7 +560,8 @@ class AllItems:
         """
         label_scores = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > label_scores, tf.float64), 1)
-        # Use at least 1, as a score of NaN does not equal itself.
+        # `level` counts the items with the score of the label, at least 1: a score of NaN does not
+        # equal itself, and would give 0.
         level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, label_scores), tf.float64), 1), 1)
         loss = tf.reduce_logsumexp((scores - label_scores) / self._temperature, 1)
         # The sum of 1 / rank over the ranks of equal scores is a difference of harmonic numbers.

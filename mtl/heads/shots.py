@@ -18,9 +18,9 @@ from mtl.heads import metrics
 class Shots:
     """Groups classes by their training rows: more than `many`, fewer than `few`, and the rest.
 
-    These groups are from Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019,
-    arXiv:1904.05160. The accuracy of a group is the mean recall of its classes; the accuracy of an
-    empty group is NaN.
+    The three groups of classes are from Liu et al., "Large-Scale Long-Tailed Recognition in an Open
+    World", 2019, arXiv:1904.05160. The accuracy of a group is the mean recall of its classes; the
+    accuracy of an empty group is NaN.
 
     Attributes:
       many: the largest number of training rows of a medium class, at least 0; 100 is the paper's

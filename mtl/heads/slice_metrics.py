@@ -87,7 +87,7 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
-    """Return a mask of the labels that are present by the rules of the head with this field."""
+    """Return a mask of the present labels of a field, as the head of the field defines them."""
     field_heads = [
         head for head in heads if isinstance(head, base.Labelled) and head.field == field
     ]

@@ -138,8 +138,8 @@ class CrossEntropy:
         absent names, or an `EffectiveNumber`.
       label_smoothing: the strength s of label smoothing, in [0, 1); 0.1 is the paper's choice.
       focal_gamma: the exponent gamma of the focal loss, at least 0; 2 is the paper's choice.
-      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`. None
-        does not shift logits.
+      margin: a part that shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`. With
+        `margin = None`, the loss uses the logits unchanged.
     """
 
     class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
@@ -178,7 +178,7 @@ class CrossEntropy:
 
     @property
     def _counting_parts(self) -> list[Any]:
-        """The parts that need the number of rows of each class."""
+        """The class weights and the margin, if they need the number of rows of each class."""
         weights = self.class_weights if callable(self.class_weights) else None
         return [part for part in (weights, self.margin) if part is not None]
 
@@ -212,7 +212,7 @@ class CrossEntropy:
         return values.per_class("CrossEntropy.class_weights", weights, names)
 
     def _check_counts(self, classes: Classes) -> np.ndarray:
-        counts = cast(Sequence[int], classes.counts)  # Not None if `needs_counts`.
+        counts = cast(Sequence[int], classes.counts)  # `needs_counts` requests the counts.
         empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
         fix = "Set MultiClass.class_counts if the class has rows."
         rule = "have a row in the training split"

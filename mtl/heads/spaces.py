@@ -88,7 +88,7 @@ class Space:
 
         Returns:
           Masks of the rows inside and outside of the sample space, bool [B] each. If a field of the
-          space is missing in a row, both masks may be False for the row.
+          sample space is missing in a row, the row may be neither inside nor outside.
 
         Raises:
           UserError: a field is absent, has several values in a row, or has another type than its

@@ -52,9 +52,9 @@ class Standardized(regression.Number):
           statistics: the statistics that the head's accumulators gathered.
 
         Returns:
-          The head itself if its settings give mean and standard deviation. If one of these two
-          settings is None, a copy of the head that takes the setting from the statistics; a
-          standard deviation of 0 becomes 1.
+          The head itself if its settings give mean and standard deviation. If `label_mean` or
+          `label_stddev` is None, a copy of the head with the value from the statistics; a standard
+          deviation of 0 becomes 1.
         """
         if not self.accumulators():
             return self

@@ -8,8 +8,8 @@ predictions = together.build_predictions(heads, logits)       # {"<task>/<predic
 If at least `FROM` heads differ only in names and labels, and their class supports it
 (`types.JointHead`), the heads share ops. With shared ops, sums over a batch add numbers in another
 order, and may round differently. Heads share the ops of predictions only if their variables are
-stacked (`mtl.variables.stacks`). All other heads are built one by one. Sharing does not change the
-names of tasks, variables, metrics and predictions.
+stacked (`mtl.variables.stacks`). Heads that cannot share ops are built one by one. Sharing does not
+change the names of tasks, variables, metrics and predictions.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def sum_average_losses(
 ) -> tuple[tf.Tensor, tf.Operation]:
     """Sum the average losses of the tasks.
 
-    A task without labels adds 0. If the loss of another task is NaN, the sum is NaN.
+    A task without labels adds 0 to the sum. If the loss of another task is NaN, the sum is NaN.
 
     Args:
       metrics: {"<task>/average_loss": (value, update), ...}.

@@ -33,7 +33,7 @@ def are_present(labels: tf.Tensor) -> tf.Tensor:
       labels: float32, int64 or string [...].
 
     Returns:
-      bool [...]; -1 is present.
+      A mask, bool [...], True for labels that are present. The label -1 counts as present.
     """
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)

@@ -113,7 +113,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return objectives.binary_cross_entropy(positive, positives) + positives * (logs - density)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the sums of `Number`, and the scores for `positive_auc`."""
+        """Sum the errors as in `Number`, and collect the scores for `positive_auc`."""
         logits, targets, weights = examples
         is_positive = tf.cast(targets > 0, weights.dtype)
         scores = ranking.stream_scores(

@@ -147,8 +147,8 @@ def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
 
     Args:
       images: [B, H, W, C].
-      size: the side of a square, in pixels. Squares at the lower and right edge of an image may be
-        smaller.
+      size: the side of a square, in pixels. At the lower and right edge of an image, the squares of
+        pixels may be smaller.
 
     Returns:
       [B, H / size, W / size, C], with height and width rounded up.
@@ -330,7 +330,8 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
         tf.float32,
         initializer,
         trainable=False,
-        # Each replica updates a local copy, and a checkpoint stores the mean of all copies.
+        # Each replica updates a local copy of the variable, and a checkpoint stores the mean of all
+        # copies.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )

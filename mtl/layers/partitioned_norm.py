@@ -11,7 +11,7 @@ from mtl.step import replicas
 from mtl.variables import freezing
 
 # The moments of a few rows are noisy, and the variance of a single row is undefined. So a group
-# with fewer rows in a batch also uses moments of all rows.
+# with fewer than `_ENOUGH_ROWS` rows in a batch also uses the moments of all rows.
 _ENOUGH_ROWS = 16
 
 

@@ -128,9 +128,9 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     Returns:
       Two tensors: the output in the precision of the network, for the next layers, and a float32
-      copy for `Towers.shared`. The output for the next layers is a cast of the copy, so gradients
-      of these layers pass through the copy. Gradients with respect to the copy are not multiplied
-      by the loss scale.
+      copy for `Towers.shared`. The output for the next layers is a cast of the float32 copy, so
+      gradients of the next layers pass through the float32 copy. Gradients with respect to the
+      float32 copy are not multiplied by the loss scale.
     """
     step = _STEP.get()
     if step is None:
@@ -156,8 +156,9 @@ def current_loss_scale() -> LossScale | None:
 def pause_loss_scale() -> contextlib.AbstractContextManager[None]:
     """Leave gradients that are built within the context unscaled, also in float16.
 
-    For gradients that choose an input, such as an adversarial one. If such a gradient overflowed,
-    the loss would not be finite, so no step could find out that the loss scale is too large.
+    Use the context for gradients that choose an input, such as an adversarial input. If a scaled
+    gradient that chooses an input overflowed, the loss would not be finite, so no step could find
+    out that the loss scale is too large.
     """
     scale = current_loss_scale()
     return scale.pause() if scale else contextlib.nullcontext()
@@ -244,7 +245,7 @@ class _Step:
 
     @contextlib.contextmanager
     def leave_penalties(self) -> Iterator[None]:
-        """Let the penalties and losses that are added within the context leave the network."""
+        """Cast penalties and losses within the context to float32, and scale their gradients."""
         if self.scale is None:
             yield
             return
@@ -254,10 +255,11 @@ class _Step:
         penalties.change_terms(count, self._leave_added)
 
     def _leave_added(self, value: tf.Tensor) -> tf.Tensor:
-        """Let a penalty or loss leave the network, unless it has already left the network.
+        """Cast a penalty or loss to float32 and scale its gradient, unless this has been done.
 
         Raises:
-          UserError: only a part of the value has left the network, by `share_output`.
+          UserError: the penalty or loss depends on a tensor with a scaled gradient and on a tensor
+            with an unscaled gradient, which `share_output` returned.
         """
         is_inside, has_left = graphs.find_gradient_sources(value, self._entered, self._left)
         if not is_inside:

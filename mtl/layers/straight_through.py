@@ -79,7 +79,7 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
     """Round numbers to the nearest of `2^bits - 1` evenly spaced values, including 0.
 
     The derivative of the result with respect to x is 1 if |x| is at most the bound, and 0
-    otherwise. The bound gets no gradient.
+    otherwise. The argument `bound` gets no gradient.
 
     Args:
       x: the numbers, of any shape.

@@ -295,7 +295,7 @@ class MultiTaskModel(passes.Passes):
 
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
         # If surgery needs the gradients of single tasks, each task has separate ops for its loss.
-        # Surgery then sees in the graph which variables belong to one task.
+        # From separate ops, surgery can see in the graph which variables belong to one task.
         if self.adds_losses:
             return together.compute_losses(self.heads_with_loss, logits, labels)
         return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}

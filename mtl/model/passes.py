@@ -48,7 +48,8 @@ class Passes(settings.Settings):
     ) -> activations_lib.Activations:
         """Compute the tensors that auxiliary losses read, in evaluation mode.
 
-        In evaluation mode, rows do not affect each other. The graph gets no UPDATE_OPS.
+        In evaluation mode, rows do not affect each other. `infer_activations` adds no UPDATE_OPS to
+        the graph.
 
         Args:
           features: {field: [B, ...]}.

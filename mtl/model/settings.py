@@ -184,7 +184,7 @@ class Settings:
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}
         for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
             rule = f"hold a loss that trains the task {task!r}, whose head has no loss"
-            fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
+            fix = "Train the task by a heads.Joint, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)
 
     def _check_mixing(self) -> None:
@@ -320,7 +320,7 @@ class Settings:
 
     @functools.cached_property  # Cached: the search goes through all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
-        """Functions that make the extensions of a step: first `extensions`, then those of parts."""
+        """Functions that make extensions of a step: `extensions`, and functions of the parts."""
         parts = types.walk_parts(self._all_parts)
         of_parts = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(of_parts)]
@@ -447,7 +447,7 @@ def _check_sampler(sampler: Any, head: types.Head) -> None:
     checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)
 
 
-# {setting: (the number of arguments of the part, an example of a part)}.
+# Settings with a function or callable object: {setting: (its number of arguments, an example)}.
 _CALLED: dict[str, tuple[int, str]] = {
     "network": (3, "networks.SharedBottom"),
     "update": (3, "update.Update"),
@@ -458,7 +458,7 @@ _LISTS: dict[str, tuple[int, str]] = {
     "columns": (2, "features.Numeric"),
     "extensions": (3, "your_package.YourExtension"),
 }
-# {setting: (the class of the part, an example of a part)}.
+# Settings with an object that is not called: {setting: (its class, an example)}.
 _BUILT: dict[str, tuple[type | tuple[type, ...], str]] = {
     "freezing": (freezing_lib.Freezing, "freezing.Freezing"),
     "quantization": (

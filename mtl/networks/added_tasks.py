@@ -124,11 +124,11 @@ class PackNet(types.Network):
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
     the free weights, and `Pruning` frees some of these weights again, for later tasks. The weights
-    that remain belong to the task, and never change again, so the predictions of old tasks stay
-    bit-identical. A task uses only its weights and the weights of earlier tasks; in the network of
-    the task, all other weights of the kernels are 0. From the second task on, a run needs a warm
-    start from the previous run, and also freezes all other variables that old tasks use, such as
-    biases and norms.
+    that `Pruning` does not free belong to the added task, and never change again, so the
+    predictions of old tasks stay bit-identical. A task uses only its weights and the weights of
+    earlier tasks; in the network of the task, all other weights of the kernels are 0. From the
+    second task on, a run needs a warm start from the previous run, and also freezes all other
+    variables that old tasks use, such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
     value in each run. Entries above 0 in the mask `<kernel>_of_<task>` mark the weights of a task.

@@ -34,8 +34,8 @@ class CrossStitch(types.Network):
       stages: a trunk for each stage, in order. Each stage is built once for each task; variables in
         `stage_<l>/task_<task>`. The mixing weights a of stage l are in the variable `stitch_<l>`.
       own: the initial weight of the output of a task's own stage, in (0, 1].
-      per_unit: True learns a weight for each unit, as in the paper. False learns a single weight
-        for each pair of tasks.
+      per_unit: True learns a weight for each unit, as in the paper. With `per_unit = False`, the
+        stage learns a single weight for each pair of tasks.
     """
 
     orders_tasks = True
@@ -152,7 +152,7 @@ class Sluice(types.Network):
 
 
 def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tensor]:
-    """Compute means over rows of [B, T g, K], in float64: of units, and of products in a task."""
+    """Compute the means of units, and of products of units in subspaces of the same task."""
     values = tf.cast(parts, tf.float32)
     means = tf.reduce_mean(values, axis=0)
     deviations = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])

@@ -159,7 +159,7 @@ class DSelectK:
         return tf.where(total > _LEAST, weights / divisor, spread)
 
     def _build_numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
-        """Return `count` numbers for each example, [B, count]."""
+        """Return `count` logits of the gate for each example, [B, count]."""
         # Use small random numbers, as selectors with equal initial numbers would stay equal.
         uniform = tf1.random_uniform_initializer(-self.gamma / 100, self.gamma / 100)
         if self.static:

@@ -108,7 +108,7 @@ def _hold_layers(model: Any) -> None:
             moves = freezing.averages_move(layer.moving_mean)
             rule, fix = (
                 "leave out the normalisations of a Keras model",
-                "Freeze these layers for the whole run.",
+                "Freeze the normalisation layers for the whole run.",
             )
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves

@@ -28,8 +28,9 @@ class MaskNet:
       blocks: the number of units of each block; at least one block. Variables in `block_<i>`, and
         in `norm_<column>`.
       reduction: the hidden units of a mask divided by the number of inputs, above 0.
-      parallel: True concatenates the outputs of blocks that all read the normalised columns. False
-        stacks blocks: each block reads the output of the previous block.
+      parallel: True concatenates the outputs of blocks that all read the normalised columns. With
+        `parallel = False`, the blocks are stacked: each block reads the output of the previous
+        block.
       trainable: False freezes all variables of the trunk.
     """
 

@@ -110,7 +110,8 @@ class MLP:
         if type(self) is not MLP:  # A subclass may have other layers.
             return False
         is_plain = self.activation != _SWIGLU and not self.dropout and self._has_bias
-        # `build_stack` supports only layers with these settings.
+        # `build_stack` supports only trained layers with biases, without dropout, SwiGLU and
+        # residual connections.
         return bool(self.layers) and is_plain and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:

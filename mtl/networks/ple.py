@@ -62,7 +62,7 @@ class PLE(types.Network):
         `Towers.shared` holds the shared experts of the last level.
         """
         counts = {**{f"task_{task}": self.num_specific for task in tasks}, _SHARED: self.num_shared}
-        # The inputs of the experts and the gate of each group.
+        # {group of experts: the inputs of its experts and of its gate}.
         inputs_of_groups = dict.fromkeys(counts, trunk.join_columns("PLE", inputs))
         for level, expert in enumerate(self.experts):
             columns = inputs if level == 0 else None

@@ -103,7 +103,7 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
-        """Create the variables of F and, if `chains` is set, the variable of persistent chains."""
+        """Create the variables of the free energy F and, if `chains` is set, of the chains."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)

@@ -75,7 +75,8 @@ class AITM(types.Network):
     without earlier tasks, the output z[t] is the tower q[t] itself.
 
     The paper also penalises predictions in which the label of a task is more probable than the
-    label of the task before it. For this penalty, use `auxiliary.Calibrator`.
+    label of the task before it. `auxiliary.Calibrator` adds a penalty on a task that is more
+    probable than the task before it.
 
     `Towers.shared` comes from `network`. The loss of a task also trains towers of earlier tasks,
     unless `stop_gradient` is True.

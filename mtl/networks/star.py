@@ -39,7 +39,8 @@ class STAR:
 
     Attributes:
       domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
-        `dimension = None`. The domain of a row is the index of the largest value of this column.
+        `dimension = None`. The domain of a row is the index of the largest value in its one-hot
+        vector.
       layers: the number of units of each layer, at least one layer; variables in
         `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
@@ -102,10 +103,10 @@ def _apply_layer(
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
     # `tf.gather` by the domains in the batch makes the gradient sparse.
     present, places = tf.unique(domains)
-    # Multiply all rows by the kernel of each of the n domains in the batch. This avoids a copy of
-    # the kernel for each row.
+    # Multiply all rows by the kernel of each of the n domains in the batch. A gather of kernels by
+    # row would need a copy of the kernel for each row.
     kernels = kernel * tf.gather(kernels, present)
     products = tf.linalg.matmul(inputs[tf.newaxis], kernels)  # [n, B, H]
-    # [B, 2]: for each row, its domain's place in `present` and the row's number.
+    # For each row, the index of its domain in `present`, and the number of the row, [B, 2].
     indices = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
     return tf.gather_nd(products, indices) + bias + tf.gather(biases, domains)

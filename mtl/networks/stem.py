@@ -41,8 +41,8 @@ class STEM(types.Network):
       expert: the trunk of each expert; variables in `task_<task>/expert_<i>` and
         `shared/expert_<i>`.
       own: {task: names of columns that only this task trains}, in which `*` matches any text. All
-        other columns are shared. To give a task its own embedding of a field, add a second column
-        object for the field, with another prefix.
+        tasks share the columns that no task has in `own`. To give a task its own embedding of a
+        field, add a second column object for the field, with another prefix.
       num_specific: the number of experts of each task, at least 1.
       num_shared: the number of shared experts, at least 1.
       tower: the trunk on each task's mixture of experts; variables in `tower_<task>`. Without a

@@ -294,7 +294,7 @@ def finish_layer(
       training: True in a training step.
 
     Returns:
-      The same shape.
+      The output of the layer, in the shape of `hidden`.
     """
     if batch_norm:
         hidden = layers.batch_norm(hidden, f"{name}_norm", training)

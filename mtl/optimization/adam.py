@@ -95,7 +95,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class AdamWOptimizer(LazyAdamOptimizer):
-    """A `LazyAdamOptimizer` that decays the weights of a step before it updates them."""
+    """A `LazyAdamOptimizer` that decays the weights that a step updates, before their update."""
 
     moves_half_tables = False  # The decay would round a bfloat16 table a second time.
 

@@ -99,10 +99,10 @@ class AutoClip:
 
     P. Seetharaman, G. Wichern, B. Pardo, J. Le Roux, "AutoClip: Adaptive Gradient Clipping for
     Source Separation Networks", 2020, arXiv:2007.14469. As in the paper, the percentile includes
-    the norm of the current step, before it is clipped. The paper keeps all norms. Here, only the
-    last `window` norms count, so the time of a step and the size of the state do not grow. Norms
-    that are not finite are left out of the percentile. The past norms are saved with the model, in
-    the variable scope `update/auto_clip`.
+    the norm of the current step, before it is clipped. The paper computes the percentile of the
+    norms of all steps. Here, only the last `window` norms count, so the time of a step and the size
+    of the state do not grow. Norms that are not finite are left out of the percentile. The past
+    norms are saved with the model, in the variable scope `update/auto_clip`.
 
     Attributes:
       percentile: the percentile of the norms that is the bound, in [0, 100]; between two norms, the

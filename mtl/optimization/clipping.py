@@ -90,8 +90,8 @@ class AverageNorm:
     """Scales the gradient of each variable, so that its norm per entry is at most `max_norm`.
 
     The norm per entry is `|g| / n`, with n the number of entries, as in `tf.clip_by_average_norm`.
-    For an embedding table, the number n counts only the entries of rows in the batch, so the bound
-    does not depend on the size of the vocabulary.
+    For an embedding table, the number of entries n counts only the entries of rows in the batch, so
+    the bound n `max_norm` on |g| does not depend on the size of the vocabulary.
 
     Attributes:
       max_norm: the largest norm per entry, above 0; infinity clips nothing.

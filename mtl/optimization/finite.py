@@ -182,8 +182,9 @@ class Checked:
         members = [name for v in self.variables for name in stacks.name_members(v)]
         names += [f"gradient of {name}" for name in members]
 
-        # The global step is read outside of the branch. If the branch read the global step, every
-        # training step would wait until a parameter server has sent it.
+        # The global step for the error message is read outside of `tf.cond`. If a branch of
+        # `tf.cond` read the global step, every training step would wait until a parameter server
+        # has sent it.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:

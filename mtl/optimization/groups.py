@@ -103,7 +103,8 @@ def mask_gradients(
       variables: the N variables of the gradients.
 
     Returns:
-      The N gradients with these entries set to 0, dense or sparse as before.
+      The N gradients, with 0 in place of the entries of constant weights, dense or sparse as
+      before.
     """
     return list(map(_mask_gradient, gradients, variables))
 
@@ -275,8 +276,9 @@ def _group_pairs(
 ) -> dict[Group, types.GradientsAndVariables]:
     """Divide variables into groups; the first group has the variables that match no pattern.
 
-    The optimizer of the first group comes first in the graph. So the state of this optimizer has
-    the same names as in a run without patterns.
+    The optimizer of the first group comes first in the graph. Because TensorFlow numbers the names
+    of later optimizers, the state of the first group's optimizer has the same names as in a run
+    without patterns.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

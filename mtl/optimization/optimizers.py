@@ -251,6 +251,7 @@ def moves_entries_alike(optimizer: types.Optimizer) -> bool:
       unknown.
     """
     if type(optimizer) is AdamW:
-        # With other patterns, variables of different tasks may decay differently.
+        # With patterns other than the default in `not_decayed`, variables of different tasks may
+        # decay differently.
         return tuple(optimizer.not_decayed) == _NOT_DECAYED
     return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

@@ -184,7 +184,7 @@ class Polynomial(_Schedule):
 class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then constant.
 
-    The rate rises from 0. Use this schedule for weights of losses, and for the reversal of
+    The rate rises from 0. Use the schedule `Sigmoid` for weights of losses, and for the reversal of
     `auxiliary.GradientReversal`, as in Ganin et al., "Domain-Adversarial Training of Neural
     Networks", 2016, arXiv:1505.07818.
 
@@ -214,7 +214,7 @@ def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
     where, fix = (
         f"{type(schedule).__name__}.{setting}",
-        "It defaults to Run.train_steps only in the model of a run.",
+        "The default, Run.train_steps, exists only in the model of a run.",
     )
     steps = getattr(schedule, setting)
     checks.require(steps is not None, where, "be set here", None, fix)

@@ -55,7 +55,7 @@ def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(gradient, axes, keepdims=True), count)
-    # The update has set the gradients of entries that are not trained to 0.
+    # Frozen or pruned entries have the gradient 0, which does not change.
     return tf.where(entries, gradient - mean, gradient)
 
 

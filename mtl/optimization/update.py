@@ -37,8 +37,8 @@ class Update(types.Update):
         @transforms.Centralization().
       regularization: L1 and L2 penalties; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates that depends on the step, such as @schedules.Cosine()
-        with the value 1. The factor remains valid if you change the optimizer's learning rate. None
-        for no factor.
+        with the value 1. If you change the optimizer's learning rate, the schedule need not change.
+        None for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of this factor}. If
         several patterns match a variable, their factors are multiplied. Small factors for a
         pretrained trunk, and larger factors for heads, are the discriminative learning rates of
@@ -79,7 +79,7 @@ class Update(types.Update):
             checks.require_part("Update.schedule", self.schedule, "schedules.Cosine", 1)
             value = getattr(self.schedule, "value", 1)
             where, rule = f"{type(self.schedule).__name__}.value of Update.schedule", "be 1"
-            fix = "The optimizer has the learning rate."
+            fix = "Set the learning rate itself in the optimizer."
             checks.require(value == 1, where, rule, value, fix)
             if isinstance(self.schedule, schedules.Piecewise):
                 where, values = "Piecewise.values of Update.schedule", self.schedule.values
@@ -116,9 +116,9 @@ class Update(types.Update):
 
         Returns:
           The op, and {name: scalar to monitor}: `learning_rate`, and `gradient_norm`, the global
-          norm with regularisation and before clipping. Some settings add `regularization`,
-          `loss_scale`, and the number of skipped steps or zeroed entries in the run so far,
-          `skipped_steps` or `zeroed_entries`.
+          norm with regularisation and before clipping. Depending on the settings, the scalars also
+          include `regularization`, `loss_scale`, and the number of skipped steps or zeroed entries
+          in the run so far, `skipped_steps` or `zeroed_entries`.
 
         Raises:
           UserError: no variable has a gradient, or a pattern matches no variable.

@@ -15,7 +15,7 @@ Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
-    """Changes variables by another optimizer, whose state keeps its names."""
+    """Updates variables by an inner optimizer; the variables of its state keep their names."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
@@ -90,8 +90,9 @@ class Lookahead(Wrapped):
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
-        # TensorFlow places the counter on the device of a variable. The first variable by name is
-        # chosen, because it does not depend on the order of the variables.
+        # TensorFlow places the counter on the device of a variable. The code passes the variable
+        # whose name is first in alphabetical order, because this choice does not depend on the
+        # order of `var_list`.
         first = min(var_list, key=lambda variable: variable.name)
         self._create_non_slot_variable(0, "lookahead_steps", first)
         for variable in var_list:

@@ -22,9 +22,9 @@ class _Pass(NamedTuple):
     """Properties of the forward pass that is being built, on which its random draws depend.
 
     Attributes:
-      number: the index of the slice among slices of equal size, from 0.
-      total: the number of slices.
-      again: the number of earlier passes over this slice.
+      number: the index of the slice of the batch in this pass, from 0; all slices have equal size.
+      total: the number of slices of the batch.
+      again: the number of earlier passes over the same slice of the batch.
       names: a list that receives the names of the draws of this pass; None if no code reads them.
       features: {field: [B, ...]} in predictions, whose draws depend on the features; None in
         training.
@@ -119,8 +119,9 @@ def make_step_seed(name: str) -> tf.Tensor:
     # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get different seeds. The
     # product may overflow, and then wraps around.
     slice_seed = tf.cast(_PASS.get().number, tf.int32) * 0x61C88647
-    # The index of a slice and the number of a pass are multiplied by different factors. With a
-    # common factor, a second pass over one slice would repeat the draws of another slice.
+    # The index of a slice of the batch and the number of a pass are multiplied by different
+    # factors. If both were multiplied by the same factor, a second forward pass over one slice
+    # would repeat the draws of another slice.
     if repeat := _PASS.get().again:
         slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _PASS.get().names) is not None:
@@ -168,15 +169,15 @@ def make_run_seed(name: str) -> tf.Tensor:
     """
     run_seed = tf1.get_default_graph().seed or 0
     # The seed of a step has the global step in place of -1, and the global step is at least 0. So
-    # no step repeats the draws of this seed.
+    # no step repeats the draws of a seed with -1.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed for the random draws of balancing; all slices get the same seed.
 
-    `make_balancing_seed` is older than `make_step_seed`. Balancing still uses
-    `make_balancing_seed`, so that a resumed run repeats the draws of earlier versions.
+    `make_balancing_seed` comes from earlier versions, which lacked `make_step_seed`. Balancing
+    still uses `make_balancing_seed`, so that a resumed run repeats the draws of earlier versions.
 
     Args:
       index: the number of the draw in the step; each number gives another seed.

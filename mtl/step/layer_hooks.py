@@ -4,7 +4,7 @@ with layer_hooks.attach(hook): ...            # build a network here; the hook a
 inputs = layer_hooks.take_inputs(inputs)      # called by `layers.dense` and `layers.conv`
 layer_hooks.take_outputs(sums, outputs)       # called by activations
 
-Quantisation, pruning and TensorBoard attach hooks. Most runs have none.
+Quantisation, pruning and TensorBoard attach hooks. Most runs have no hooks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class LayerHook:
     """A hook on the layers of a network that is being built; by default, it does nothing.
 
     Attributes:
-      takes_inputs: True if the hook changes or records inputs. With such a hook, equal layers, such
-        as experts, are built one by one in separate scopes, and not as a single matrix product.
+      takes_inputs: True if the hook changes or records inputs. With a hook that takes inputs, equal
+        layers, such as experts, are built one by one in separate scopes, and not as a single matrix
+        product.
     """
 
     takes_inputs = False

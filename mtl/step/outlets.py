@@ -46,7 +46,7 @@ _SUMMARY_OPS = (
 
 
 class _Requests(NamedTuple):
-    """The kinds of values that the code around a network collects.
+    """The values that the caller of a network collects from its layers, such as summaries.
 
     Attributes:
       losses: a dict that receives losses of rows, {name: [B]}; None if no code collects losses.
@@ -252,5 +252,6 @@ def drop_summaries() -> Iterator[None]:
     try:
         yield
     finally:
-        # The list is changed in place, because TensorFlow keeps a reference to it.
+        # The list of the collection is changed in place, because TensorFlow keeps a reference to
+        # the list.
         collection[:] = before

@@ -3,9 +3,9 @@
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
 A term of REGULARIZATION_LOSSES must be a scalar that depends only on weights, or a mean over the
-rows of a forward pass. To add a term that is another function of the rows, call `add_of_means` with
-the means that the function reads. Every term is then computed from all rows of the batch, even if
-slices or replicas divide the batch.
+rows of a forward pass. To add a term that is a function of means over the rows, such as a variance,
+call `add_of_means` with the means that the function reads. Every term is then computed from all
+rows of the batch, even if slices or replicas divide the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Penalty(NamedTuple):
     """A term of the loss that depends on the rows of one part of the batch.
 
     Attributes:
-      means: float tensors in any nesting, each a mean over the rows of the part.
+      means: float tensors in any nesting, each a mean over the rows of one part of the batch.
       compute: a function from means over the whole batch to the term; None if the term is the mean
         itself.
     """
@@ -56,8 +56,9 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
     # A term may be an object that computes its value when it is converted to a tensor: see
-    # `_is_tensor`. The replica that added the object converts it here. A conversion on another
-    # replica would read the variables of the other replica.
+    # `_is_tensor`. The replica that added the term as an object converts this object to a tensor.
+    # If another replica converted the object, the tensor would depend on the variables of the other
+    # replica.
     terms[before:] = map(tf.convert_to_tensor, terms[before:])
     row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
     ids = set(map(id, row_terms))
@@ -89,8 +90,9 @@ def change_terms(before: int, change: Callable[[tf.Tensor], tf.Tensor]) -> None:
 
 
 def _is_tensor(term: Any) -> bool:
-    # The regulariser of `get_variable` may add an object in place of a tensor. The object computes
-    # its value when it is used, and the value depends only on the variable.
+    # The regulariser of `get_variable` may add an object in place of a tensor. Such an object in
+    # place of a tensor computes its value when it is used, and the value depends only on the
+    # regularised variable.
     return isinstance(term, tf.Tensor)
 
 
@@ -117,6 +119,6 @@ def share_terms(
     return [term for term in terms if graphs.depends_on(term, handles)], firsts
 
 
-# TensorFlow saves only collections with string keys. This key is a tuple, so saved graphs do not
-# have the collection.
+# TensorFlow saves only collections with string keys. The key of this collection is a tuple, so
+# saved graphs do not have the collection.
 _OF_MEANS = ("penalties of means",)

@@ -104,7 +104,8 @@ def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bo
     """Let `average_over_replicas` return the replica's own value within the context.
 
     Args:
-      when: False changes nothing, so a context around this one still decides.
+      when: with False, `separate_replicas` has no effect; an outer context may still separate
+        replicas.
     """
     return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 

@@ -23,8 +23,8 @@ from mtl.step import draws
 _LOW_BITS = 0xFFFFFFFF
 # The golden ratio as a fraction of 2^32. Multiples of this number, modulo 2^32, lie far apart.
 _STRIDE = 0x9E3779B9
-# A float32 can represent an integer of 23 bits plus one half. The half excludes the number 0. With
-# more bits, the largest numbers would round to 1.
+# A float32 can represent an integer of 23 bits plus one half. Because one half is added to the
+# integer, no random number is 0. With more bits, the largest numbers would round to 1.
 _EXACT_BITS = 23
 
 
@@ -84,8 +84,8 @@ def _take_bits(values: tf.Tensor) -> tf.Tensor:
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
     if values.dtype.is_floating:
-        # Equal numbers need equal bits. Adding 0 turns -0.0 into 0.0. NaNs have many bit patterns,
-        # so one NaN replaces all of them.
+        # For equal draws, equal numbers need equal bits. Adding 0 turns -0.0 into 0.0. NaNs have
+        # many bit patterns, so one NaN replaces all of them.
         one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
         return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
     # `_mix` reads only the lowest 32 bits, so the highest 32 bits are added to its result.

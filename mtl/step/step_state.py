@@ -30,8 +30,8 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
         tf.as_dtype(initial.dtype),
         tf1.zeros_initializer() if is_zero else tf1.constant_initializer(initial),
         trainable=False,
-        # All replicas compute the same new value. So each replica assigns it to a separate copy,
-        # without communication, and a checkpoint saves the first copy.
+        # All replicas compute the same new value. Without communication, each replica assigns the
+        # new value to its own copy of the variable, and a checkpoint saves the first copy.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )

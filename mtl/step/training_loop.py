@@ -1,9 +1,10 @@
 """Runs several training steps per session call, in a loop inside the graph.
 
 Because of hooks, fetches and Python, each session call takes extra time, about as much as a small
-step. To save this extra time, one session call runs a `tf.while_loop` over several steps. The loop
-ends at the next step with a checkpoint or a summary, at the last step of the run, or after about a
-second. A run therefore writes the same files at the same steps, for any value of `steps_per_call`.
+step. To save the extra time of session calls, one call runs a `tf.while_loop` over several steps.
+The loop ends at the next step with a checkpoint or a summary, at the last step of the run, or after
+about a second. A run therefore writes the same files at the same steps, for any value of
+`steps_per_call`.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
@@ -115,11 +116,11 @@ def run_repeatedly(
       has_due: True if the step calls `outlets.add_summary`.
     """
     start = tf1.train.get_or_create_global_step().read_value()
-    # The end is computed once, before the loop. All steps of a call must agree on the last step,
-    # because only the last step writes summaries.
+    # The end step of the session call is computed once, before the loop. All steps of a call must
+    # agree on the last step, because only the last step writes summaries.
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     start_time = tf.timestamp()
-    # The loop carries this string only if a step can add summaries.
+    # The loop carries a string of summaries only if a step can add summaries.
     no_due = (tf.constant(""),) if has_due else ()
     steps = _Steps(step_fn, iterator, end, no_due)
 
@@ -140,7 +141,7 @@ def run_repeatedly(
         shape_invariants=[_State(scalar, tf.TensorShape([None]), *rest)],
         parallel_iterations=1,
     )
-    # A call after the run's last step runs no step. The scalars are then zeros.
+    # A call after the run's last step runs no step, and returns zeros as the scalars of the step.
     count = len(steps.names)
     values = tf.concat([final_state.values, tf.zeros([count])], 0)[:count]
     return StepResult(

@@ -44,7 +44,7 @@ class Examples(NamedTuple):
         # not.
         with withhold_collections():
             first = self.row(0)
-        # The code that calls `separate_rows` sums over the replicas.
+        # The code that calls `separate_rows` sums the results over the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
@@ -211,13 +211,13 @@ class WholeBatch:
         """Return a copy that sums only over the parts of this replica."""
         return dataclasses.replace(self, ignores_replicas=True)
 
-    # The first slice is built outside the loop: it creates the variables, and shows which results
-    # are sparse. The loop runs the other slices one by one, and frees the activations of a slice
-    # before the next slice.
+    # The first slice of the batch is built outside the loop: it creates the variables, and shows
+    # which results are sparse. The loop runs the second and later slices of the batch one by one,
+    # and frees the activations of a slice before the next slice.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
-        # The counter waits for the UPDATE_OPS of the first slice, so that the slices update moving
-        # averages in order.
+        # The loop counter waits for the UPDATE_OPS of the first slice, so that the slices of the
+        # batch update moving averages in order.
         with tf.control_dependencies(self.updates if update else []):
             # Control dependencies reach a loop only through its inputs.
             start_index = tf.identity(tf.constant(1))
@@ -237,8 +237,8 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
-        # The gradient of an embedding table has only the rows that were looked up. Each slice
-        # appends rows to the gradient.
+        # The gradient of an embedding table has only the rows that were looked up. Each slice of
+        # the batch appends the gradients of its looked-up rows.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -288,8 +288,8 @@ def build_batch(
       features: tensors [B, ...] in any nesting, the features of this replica.
       labels: tensors [B, ...] in any nesting, the labels of this replica.
       slices: the number of slices, which divides B.
-      are_rows_apart: True if the losses of a row do not depend on other rows. Otherwise parts have
-        no `examples`.
+      are_rows_apart: True if the losses of a row do not depend on other rows. With False, the
+        forward passes have no `ForwardPass.examples`.
     """
     builder = _Builder(forward, label_weights, (features, labels), slices, are_rows_apart)
     before = _num_updates()
@@ -319,13 +319,15 @@ class _Builder:
         rows = take_slice(self._rows, index, count)
         # The first slice creates the variables; later slices reuse them.
         scope = tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse)
-        # If the batch has a single part, its losses need no factor.
+        # If neither slices nor replicas divide the batch, losses are not multiplied by shares of
+        # labels.
         if count * replicas.count() == 1:
             with scope:
                 return self._build(rows, index, count).add_parts()
         terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        # All replicas count the terms at the same time. If a replica counted later, it would also
-        # count the terms that the first replica has added in the meantime.
+        # All replicas count the terms of REGULARIZATION_LOSSES at the same time, before they build
+        # this pass. If a replica counted its terms later, it would also count the terms that the
+        # first replica has added in the meantime.
         num_terms = replicas.call_together(lambda: len(terms))
         # Replicas cannot communicate in the loop over slices. So batch norm in the loop uses only
         # the rows of its replica.
@@ -348,8 +350,8 @@ class _Builder:
         if not self._are_rows_apart:
             return self._forward(*rows)
 
-        # A row is built like a slice of one row, so its index counts over all slices of this
-        # replica.
+        # The forward pass of a single row is built as a slice with one row. So the index of a row
+        # counts the rows in all slices of this replica.
         def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
             return self.build_pass(index * size + row, count * size)
 
@@ -375,8 +377,8 @@ class _Builder:
 
     def _sum_all_labels(self, count: int) -> list[types.Tensors]:
         """Return the sum of label weights of each sample, over all replicas, {task: sum}."""
-        # Replicas can communicate only outside of loops, so the sums are computed with the first
-        # slice.
+        # Replicas can communicate only outside of loops. So the sums of label weights are computed
+        # when the first slice is built, outside of the loop over slices.
         if count not in self._totals:
             if count == 1 and self._slices > 1 and not self._are_rows_apart:
                 sums = [self._sum_slices()]
@@ -435,8 +437,8 @@ def withhold_collections() -> Iterator[list[tf.Operation]]:
     yield updates
 
     def remove() -> None:
-        # Code outside of a loop cannot read tensors of its body, so only the first slice keeps its
-        # entries.
+        # Code outside of a loop cannot read tensors of its body. So only the first slice, which is
+        # built outside, keeps the entries that it added to graph collections.
         for collection, length in zip(collections, before, strict=True):
             del collection[length:]
 
@@ -481,7 +483,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
         size = values.shape[0] // slices
         part = values[slice_ * size : (slice_ + 1) * size]
         # If the index is a tensor, TensorFlow does not know the number of rows of the slice. Layers
-        # and heads read this number from the static shape.
+        # and heads read the number of rows from the static shape.
         if isinstance(part, tf.RaggedTensor):
             part.row_splits.set_shape([size + 1])
             return part

@@ -110,7 +110,7 @@ class AuxiliaryLoss(Protocol):
         """
 
     def row_weights(self, labels: values.Tensors, heads: Mapping[str, heads_lib.Head]) -> tf.Tensor:
-        """Compute the weight of each row in the mean of each part; by default, every weight is 1.
+        """Compute the weight of each row in the mean of each part of the loss; by default, 1.
 
         Weights may depend only on labels, because a step needs the sum of weights of each slice of
         the batch before the forward pass.
@@ -120,7 +120,7 @@ class AuxiliaryLoss(Protocol):
           heads: {task: its head}.
 
         Returns:
-          The weights of the rows, [B] for all parts, or [B, P] for P parts.
+          The weights of the rows, [B] for all parts of the loss, or [B, P] for P parts of the loss.
         """
         del heads
         return tf.ones([parts.count_rows(labels)])

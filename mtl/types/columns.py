@@ -74,9 +74,10 @@ class RowNames(NamedTuple):
       last: the index after the last entry of `names` that describes this variable; None if all
         entries from `first` on describe it.
       are_grouped: True if a row stands for a group of names, and the order of all names determines
-        the groups. If any of the names changes, all rows may stand for other names.
-      are_a_set: True if the order of grouped names does not matter, and added names do not change
-        the meaning of a row.
+        the groups. If one name changes, the groups may change, so every row of the variable may
+        stand for a different group.
+      are_a_set: True if, for rows that stand for groups of names, the order of names does not
+        matter, and added names do not change the meaning of a row.
     """
 
     names: Sequence[str] | str

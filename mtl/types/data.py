@@ -132,7 +132,8 @@ class Source(Protocol):
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
-          InvalidArgumentError: when run, if a record is malformed. `scan` locates the record.
+          InvalidArgumentError: when run, if a record is malformed. `scan` finds the location of the
+            malformed record.
         """
 
     @abc.abstractmethod
@@ -164,7 +165,7 @@ class Source(Protocol):
           name: the name of the field.
 
         Returns:
-          "string" or "int64".
+          The type of the field, "string" or "int64".
         """
         del name
         return "string"
@@ -226,8 +227,9 @@ class Source(Protocol):
 
         Returns:
           A source of every `num_shards`-th file, from file number `shard` on. The result is None if
-          the files cannot be divided. If it is None, or the sizes of the shards differ by more
-          than a quarter, every worker reads all records, and keeps every `num_shards`-th record.
+          the files cannot be divided. If the result is None, or the sizes of the shards differ by
+          more than a quarter, every worker reads all records, and keeps every `num_shards`-th
+          record.
         """
         del split, num_shards, shard
         return None
@@ -325,8 +327,9 @@ _SHORTCUTS = {
 def read_shortcut(source: Any, name: str) -> Callable[..., Any]:
     """Return a method of a source that replaces required methods, such as `read_values`.
 
-    If a subclass redefines a replaced method, such as `decode`, but not the shortcut, the shortcut
-    would return other rows. The result is then the default of `Source`, which returns None.
+    If a subclass redefines a required method, such as `decode`, but not the method that replaces
+    it, such as `read_values`, the replacement would return other rows. In this case, the result is
+    the default of `Source`, which returns None.
 
     Args:
       source: the source that may have the method.

@@ -18,7 +18,7 @@ Forward: TypeAlias = Callable[[values.Tensors, values.Tensors], Any]
 class Optional:
     """The base class of parts whose methods are optional; refuses a misspelt method.
 
-    Without this check, a method with a misspelt name would never be called.
+    If misspelt methods were allowed, a method with a misspelt name would never be called.
     """
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -38,7 +38,8 @@ def refuse_misspelt(part: type) -> None:
     bases = [base for base in part.__mro__[1:] if base.__module__.startswith(_CALLERS)]
     known = set().union(*map(_list_public, bases))
     own = {name for name in _list_public(part) if callable(vars(part)[name])}
-    # Names of one word, such as "save", resemble many names of other methods.
+    # Names of one word, such as "save", resemble many names of other methods, so only names with
+    # "_" are compared.
     missing = [name for name in known - own if "_" in name]
     for name in own - known:
         rule = "be a method of its base class, or begin with '_'"
@@ -52,7 +53,7 @@ def _list_public(part: type) -> list[str]:
 
 
 _SIMILAR = 0.85  # Misspelt names, such as "see_updates", exceed this similarity.
-_CALLERS = ("mtl.", "tensorflow")  # Packages that call the methods of their base classes.
+_CALLERS = ("mtl.", "tensorflow")  # Packages that call methods by name.
 
 
 class StepExtension(Optional):
@@ -169,7 +170,7 @@ class PassExtension(Optional):
     """Changes a forward pass of the model; by default, each member changes nothing.
 
     Each forward pass has separate extensions, so an extension may keep tensors between its calls. A
-    pass calls the members in the order of this class.
+    forward pass calls the methods of an extension in the order in which this class defines them.
 
     Attributes:
       has_samples: False if the pass cannot compute the losses of every S-th row alone.

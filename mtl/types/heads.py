@@ -132,8 +132,8 @@ class Head(Protocol):
     def directions(self) -> Mapping[str, bool]:
         """{metric: True if a higher value is better}, the most important metric first.
 
-        A name may contain "*". A metric is absent if neither higher nor lower values are better, as
-        for a mean.
+        The name of a metric may contain "*", which matches any text. A metric is absent if neither
+        higher nor lower values are better, as for a mean.
         """
         return {"average_loss": False}
 
@@ -248,7 +248,8 @@ class AddingHead(Protocol):
     ) -> tf.data.Dataset:
         """Add the rows that the head's loss needs to the training batches.
 
-        The added rows have no labels, so other heads ignore them.
+        The rows that `add_rows` adds have no labels, so the losses of other heads ignore these
+        rows.
 
         Args:
           batches: pairs of features and labels, {field: [B, ...]} each.
@@ -303,11 +304,11 @@ class ComposingHead(Protocol):
 
 
 class UnlabelledHead(Protocol):
-    """A head that may have no loss, and learns from the losses of other parts."""
+    """A head that may lack a loss, and learn from losses of other heads or auxiliary losses."""
 
     @property
     def has_loss(self) -> bool:
-        """True if the head has a training loss; if False, only losses of other parts train it."""
+        """True if the head has a training loss; if False, only other losses train the head."""
         return True
 
 

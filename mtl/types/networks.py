@@ -47,7 +47,7 @@ class Mixing(Protocol):
 
     @property
     def is_even(self) -> bool:
-        """True if each mixed value is a weighted mean; False if the partner gives some values."""
+        """True if a mixed value is a mean of two rows; False if some values come from one row."""
         return True
 
 
@@ -99,7 +99,7 @@ class Network(emitting.Emitting, Protocol):
     def orders_tasks(self) -> bool:
         """True if some variables depend on the places of the tasks, not only on their names.
 
-        A warm start then needs the tasks in the order of the source.
+        If True, a warm start needs the tasks in the order of the run that it starts from.
         """
         return False
 

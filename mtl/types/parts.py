@@ -35,8 +35,8 @@ class EntrywisePart(Protocol):
     def is_entrywise(self) -> bool:
         """True if the part ignores names of variables, and computes each entry independently.
 
-        In your own class, return False for subclasses, because a subclass may use names or mix
-        entries.
+        If your own class overrides `is_entrywise`, return False for subclasses, because a subclass
+        may use names of variables, or compute an entry from several entries.
         """
         return False
 
@@ -51,7 +51,7 @@ def are_entrywise(parts: Iterable[object]) -> bool:
 
 
 def walk_parts(part: Any) -> Iterator[Any]:
-    """Walk through a part, and through all parts nested in its settings.
+    """Yield an object of a model, such as a network, and all such objects in its settings.
 
     Args:
       part: a part, or a list, tuple or map of parts. Values that are not parts, such as numbers,
@@ -78,7 +78,8 @@ def check_parts(parts: object, member: str, owner: object) -> None:
     Args:
       parts: a part, or a list or map of parts; parts nested in settings are checked, too.
       member: the method to call: "check_model" takes the model, and "check_experiment" takes the
-        experiment. The method must raise a UserError if its part does not suit the other parts.
+        experiment. The method must raise a UserError if the object that defines it does not suit
+        the rest of the model or experiment.
       owner: the argument of the method, the model or the experiment.
     """
     for part in walk_parts(parts):

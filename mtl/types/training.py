@@ -11,7 +11,7 @@ from mtl.types import values
 
 
 def _forget_claims(part: type, defaults: Mapping[str, bool]) -> None:
-    """Set claims about `__call__` to their defaults in a class that has its own `__call__`.
+    """Reset properties of `__call__`, such as `reads_losses`, in a class that redefines it.
 
     A class that derives from a weighting whose `reads_losses` is False may read losses.
     """

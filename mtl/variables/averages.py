@@ -30,8 +30,9 @@ def list_read_averages() -> dict[str, tf.Variable]:
 class Averaging(tf.compat.v1.train.Optimizer):
     """Updates averages of variables.
 
-    For an embedding table, the optimizer gets the values that changed rows had before the step,
-    instead of a gradient.
+    For an embedding table, the caller passes no gradient, but the values that the changed rows had
+    before the step. With these values, the optimizer makes up for the earlier steps in which the
+    averages of the rows were not updated.
     """
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):

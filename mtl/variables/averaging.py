@@ -184,7 +184,7 @@ def is_decay(name: str) -> bool:
 
 
 def is_total(variable: tf.Variable) -> bool:
-    """Return True if a variable has the total decay, to which the decays of rows are compared."""
+    """Return True if a variable is `average_decay`, the decay of averages over all steps."""
     return patterns.variable_name(variable) == averages.DECAY
 
 
@@ -225,7 +225,8 @@ def value_in(reader: Any, name: str) -> np.ndarray:
 
     Returns:
       An array in the saved shape and type. For the decays of a table, each entry of the array is
-      the total decay, because the averages that `value_in` returns are up to date.
+      the total decay `average_decay`, because `value_in` brings the average of every row up to
+      date.
     """
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(averages.DECAY))

@@ -228,10 +228,12 @@ def is_reached(step: float) -> bool | tf.Tensor:
       True if the global step is at least `step`: a bool scalar of the graph, or Python's True or
       False if the answer is the same in all steps.
     """
-    # Most models need only a Python bool, which adds no op and no branch to the graph.
+    # Most models train or freeze a variable in all steps. For these models, a Python bool adds no
+    # op and no branch to the graph.
     if step in (0, _NEVER):
         return step == 0
-    scope = cast(_Scope, _FREEZING.get().scope)  # Outside of a scope, `step` is 0.
+    # Outside of a training step, no `_Scope` is open, and `step` is 0.
+    scope = cast(_Scope, _FREEZING.get().scope)
     return scope.step >= int(step)
 
 
@@ -359,8 +361,8 @@ class _Ambient(NamedTuple):
 
 
 _NEVER = float("inf")
-# {graph: (frozen sizes, part names)}. The first replica creates the variables and fills this map,
-# and the other replicas read it.
+# {graph: (`_Scope.frozen_sizes`, `_Scope.part_names`)}. The first replica creates the variables and
+# fills `_CREATED`, and the other replicas read `_CREATED`.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -124,7 +124,8 @@ def is_cut(name: str) -> bool:
     """Return True if a variable is pruned in the step that is being built.
 
     Args:
-      name: the name of the variable. A pruned variable counts even if all its weights are trained.
+      name: the name of the variable. The result is True even if the step trains all weights of the
+        pruned variable.
     """
     return name in _MASKS.get()
 

@@ -18,14 +18,14 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 TASKS = "MultiTaskModel.heads"
-"""The key of the names of tasks, in whose order some variables hold a value for each task."""
+"""The key in `row_names.json` for the task names: the order of the values in some variables."""
 
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
 # The folders with vocabularies in a model_dir or SavedModel.
 _FOLDERS = ("statistics", "assets")
 # The folder with `row_names.json` in a SavedModel.
 _EXTRA = "assets.extra"
-_FIX_ORDER = "Variables have the old order. A new run with WarmStart may have another one."
+_FIX_ORDER = "Variables have the old order. A new run with WarmStart may have a new order."
 # So many names are shown in an error.
 _SHOWN = 9
 # These fields of `RowNames` are written only if they differ from their defaults.
@@ -92,7 +92,7 @@ def join(
         names in `named`; if `are_a_set` is True, they are added to the names in `named`.
 
     Returns:
-      {scope: names}. Joined sets are sorted.
+      {scope: names}. If `are_a_set` is True, the joined names are in alphabetical order.
     """
     names_by_scope = dict(named)
     for scope, new_names in more.items():
@@ -145,7 +145,8 @@ def load(directory: str) -> dict[str, types.RowNames]:
         names_by_scope = {
             scope: _find_names(directory, **entry) for scope, entry in entries.items()
         }
-    # A file of an earlier version has no checksum, so only this error shows that it is damaged.
+    # A file of an earlier version has no checksum, so only a TypeError shows that the file is
+    # damaged.
     except TypeError as error:
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in names_by_scope.items() if names}
@@ -205,7 +206,7 @@ def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
 def require_order(
     saved: Mapping[str, types.RowNames], named: Mapping[str, types.RowNames], fix: str
 ) -> None:
-    """Refuse names that have other places than the same names in another model.
+    """Refuse names in a different order than in another model.
 
     Args:
       saved: {scope: names} of the other model.

@@ -37,7 +37,7 @@ Seed = tuple[int | None, int | None]
 
 
 class _Tasks(NamedTuple):
-    """Flags that determine how networks and heads build equal tasks."""
+    """Flags for how networks and heads build tasks with the same layers and settings."""
 
     may_stack: bool = False
     are_separate: bool = False
@@ -57,12 +57,12 @@ class Stack(NamedTuple):
 
 
 def stack_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
-    """Let parts within the context build equal tasks as stacks, if `when` is True."""
+    """If `when` is True, let parts within the context store many tasks' variables as one stack."""
     return _TASKS.set(_TASKS.get()._replace(may_stack=when))
 
 
 def are_stacked(count: int) -> bool:
-    """Return True if a number of equal tasks should be built as stacks."""
+    """Return True if the variables of `count` equal tasks should be stored as one variable."""
     return _TASKS.get().may_stack and count >= FROM
 
 

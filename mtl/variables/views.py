@@ -29,15 +29,15 @@ class Stage(enum.IntEnum):
     REPLACED = enum.auto()
     """Replaces the variable by another value, such as its average."""
     MOVED = enum.auto()
-    """Shifts the value for one forward pass."""
+    """Adds a shift to the variable's value in one forward pass."""
     PRUNED = enum.auto()
-    """Sets pruned entries to 0."""
+    """Sets pruned entries of the variable to 0."""
     SHARED_OUT = enum.auto()
-    """Keeps only the entries that belong to a task."""
+    """Keeps only the variable's entries that belong to a task."""
     QUANTIZED = enum.auto()
-    """Rounds the entries to few values."""
+    """Rounds the variable's entries to few values."""
     SELECTED = enum.auto()
-    """Keeps only the rounded entries that belong to a task."""
+    """Keeps only the variable's rounded entries that belong to a task."""
     CAST = enum.auto()
     """Casts the value to the type in which the network computes."""
 

@@ -203,7 +203,7 @@ def test_statistics_of_one_name_have_one_setting(tmp_path):
     [
         ([features.Numeric(names=["agee"])], "Did you mean 'age'?"),
         ([features.Crossed(crosses=[["age", "jobb"]])], "Did you mean 'job'?"),
-        ([features.Numeric(names=["age"])] * 2, "Give one of the two another prefix."),
+        ([features.Numeric(names=["age"])] * 2, "Give one of the columns another prefix."),
         ([], "features.columns must hold a column"),
         (features.Numeric(names=["age"]), "features.columns must be a list of columns"),
         ([features.Numeric(names=["age"])], "features.numeric_age must be fitted"),

@@ -244,6 +244,6 @@ def test_a_table_has_one_capacity():
         checks.UserError, match="must have the same Growing.capacity in all columns, got '8 and 16'"
     ):
         encoding.check_columns(columns, {"item": 0, "last": 0})
-    with pytest.raises(checks.UserError, match="It holds float32"), tf.Graph().as_default():
+    with pytest.raises(checks.UserError, match="The field holds float32"), tf.Graph().as_default():
         column = features.Growing(names=["x"], capacity=8)
         features.encode_columns([column], {"x": tf.zeros([2])}, features.load_statistics(""))

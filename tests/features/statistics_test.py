@@ -47,7 +47,7 @@ def test_damage_is_refused(directory, file, damage):
     if file == "statistics.json" and json_of(path) == json_of_bytes(whole):
         return  # White space means nothing there.
     with pytest.raises(
-        checks.UserError, match=f"{file} is damaged: .*Copy it back, or start again"
+        checks.UserError, match=f"{file} is damaged: .*Copy the file back, or start again"
     ):
         features.load_statistics(str(directory))
 
@@ -65,7 +65,7 @@ def json_of_bytes(data):
 
 def test_a_vocabulary_that_is_gone(directory):
     (directory / VOCABULARY).unlink()
-    with pytest.raises(checks.UserError, match=f"{VOCABULARY} is gone. Copy it back"):
+    with pytest.raises(checks.UserError, match=f"{VOCABULARY} is gone. Copy the file back"):
         features.load_statistics(str(directory))
 
 

@@ -159,7 +159,7 @@ def test_settings_that_make_no_sense(settings, says):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (np.array([1, 2]), "Text.names must name fields of strings, got 'x'. It holds int"),
+        (np.array([1, 2]), "Text.names must name fields of strings, got 'x'. The field holds int"),
         (np.array([[["a"]]], object), "Text.names must name fields of texts or of lists of texts"),
     ],
 )

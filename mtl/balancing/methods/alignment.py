@@ -26,12 +26,12 @@ class IMTLG(method.Method):
     """`g = sum_t a_t g_t` has equal projections onto all gradients g_t; the weights a_t sum to 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-task Learning", ICLR 2021. Weights may be negative. If the sum of the weights is negative,
-    the paper's division by the sum would make every task worse, so here the weights are divided by
-    the absolute value of their sum. If gradients are linearly dependent, several solutions may
-    exist. The method then takes the solution whose weights `a_t |g_t|` of the unit gradients have
-    the least norm. If only the vector 0 has equal projections, as for opposite gradients, the
-    combined gradient g is 0.
+    Multi-task Learning", ICLR 2021. The weights a_t of tasks may be negative. If the sum of the
+    weights is negative, the paper's division by the sum would make every task worse, so here the
+    weights are divided by the absolute value of their sum. If gradients are linearly dependent,
+    several weights may give equal projections. The method takes the weights for which the vector of
+    the numbers `a_t |g_t|` has the least norm. If only the vector 0 has equal projections onto all
+    gradients, as for opposite gradients, the combined gradient g is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -92,7 +92,7 @@ class AlignedMTL(method.Method):
         return direction * tf.sqrt(self._square_length(tf.boolean_mask(values, is_used)))
 
     def _square_length(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the squared length s^2, from the eigenvalues in ascending order."""
+        """Return s^2, the squared length of the aligned gradients, from ascending eigenvalues."""
         if self.scale == "rmse":
             return tf.reduce_mean(values)
         return values[0] if self.scale == "min" else values[(tf.size(values) - 1) // 2]

@@ -19,14 +19,14 @@ class NashMTL(method.Method):
     """The Nash bargaining solution: `g = sum_t a_t g_t` with `G a = 1 / a`, for the Gramian G.
 
     A. Navon, A. Shamsian, I. Achituve, H. Maron, K. Kawaguchi, G. Chechik, E. Fetaya, "Multi-Task
-    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves the equation. The
-    authors' code approximates the solution by a sequence of convex problems, and clips the combined
-    gradient g to norm 1; here, `Update.clipping` can clip g.
+    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves the equation `G a
+    = 1 / a`. The authors' code approximates the solution by a sequence of convex problems, and
+    clips the combined gradient g to norm 1; here, `Update.clipping` can clip g.
 
     For T tasks, the length of the combined gradient g is sqrt(T), whatever the scale of the
-    gradients. At a Pareto-stationary point, the equation has no solution, and the weights of
-    Newton's method grow without bound. At a Pareto-stationary point, the weights are therefore
-    scaled so that the largest `a_t |g_t|` is 1, and the combined gradient g is about 0.
+    gradients. At a Pareto-stationary point, the equation `G a = 1 / a` has no solution, and the
+    weights of Newton's method grow without bound. To bound the weights there, they are divided by
+    the largest `a_t |g_t|`, and the combined gradient g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -52,8 +52,10 @@ class FairGrad(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the tasks' weights [T], above 0."""
         power = 1 / self.alpha
-        # The equation for b = w |g| is U b = |g|^(power - 1) b^-power. A common factor of the right
-        # side only scales b, so the code removes this factor before it solves the equation.
+        # With b = w |g|, the weights w multiplied by the gradients' norms, and the matrix U of
+        # their cosines, the equation for the weights is U b = |g|^(power - 1) b^-power. A common
+        # factor of the right side only scales b, so the code removes this factor before it solves
+        # the equation.
         scales = (power - 1) * tf.math.log(tasks.norms)
         common = tf.reduce_mean(scales)
         solution = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)

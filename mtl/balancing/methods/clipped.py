@@ -37,9 +37,9 @@ class Clipped(method_lib.Method):
         if self.method is not None:
             example = "be a method that gives weights, such as @methods.PCGrad()"
             checks.is_a("Clipped.method", self.method, method_lib.Method, example)
-            rule, fix = "read a whole batch", "It multiplies gradients of different rows."
+            rule, fix = "read a whole batch", "This method multiplies gradients of different rows."
             checks.require(self.method.samples == 1, "Clipped.method", rule, self.method, fix)
-            rule, fix = "keep no state of gradients", "The state would not be clipped."
+            rule, fix = "keep no state of gradients", "The saved gradients would not be clipped."
             plain = self.method.tracking_rate == 1 and not self.method.preconditions
             checks.require(plain, "Clipped.method", rule, self.method, fix)
 

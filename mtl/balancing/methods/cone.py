@@ -3,7 +3,7 @@
 y = cone.minimum(objective, matrix, offset, start, dual_start, tolerance=1e-9)
 
 A point u [N] of the cone consists of numbers that are at least 0, followed by a number u0 and a
-vector u1 with `u0 >= |u1|`. Together, u0 and u1 have M numbers.
+vector u1 with `u0 >= |u1|`. The number M counts u0 and the entries of the vector u1.
 """
 
 from __future__ import annotations

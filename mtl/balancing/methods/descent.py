@@ -70,7 +70,7 @@ class CAGrad(method.Method):
         |g_0|, at least 0. With `c = 0`, g is the mean gradient. The paper proves convergence for
         values of c below 1, and uses 0.4 to 0.5 in its experiments.
       rescale: True divides the combined gradient g by `1 + c^2`, as the authors' code does by
-        default. The paper does not divide.
+        default. The paper does not divide g.
     """
 
     c: checks.NotNegative = 0.4

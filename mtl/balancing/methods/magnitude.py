@@ -27,8 +27,8 @@ class GradNorm(method.Method):
     Let `n_t = w_t |g_t|` be the norm of a task's weighted gradient, and n the mean of n_t over the
     tasks. Let r_t be the ratio of a task's loss to its first loss, divided by the mean of this
     ratio over the tasks. A step of gradient descent on the weights w lowers `sum_t |n_t - n
-    r_t^alpha| / n`, with n and r_t held constant. After this step, the weights w are scaled to the
-    sum T, the number of tasks.
+    r_t^alpha| / n`, with n and r_t held constant. After each step of gradient descent, the weights
+    w are scaled to the sum T, the number of tasks.
 
     Z. Chen, V. Badrinarayanan, C.-Y. Lee, A. Rabinovich, "GradNorm: Gradient Normalization for
     Adaptive Loss Balancing in Deep Multitask Networks", 2017, arXiv:1711.02257. The paper does not
@@ -90,8 +90,8 @@ class ExcessMTL(method.Method):
       step_size: the step size of the logarithms of the weights, above 0; the default comes from the
         authors' code.
       warmup_steps: the number of steps, at least 1, over which the first excess risk of a task is
-        averaged. During these steps, e_t is 1. The authors' code takes the mean of 1 step, and the
-        paper the mean of three epochs.
+        averaged. During these first `warmup_steps` steps, the relative excess risk e_t is 1. The
+        authors' code takes the mean of 1 step, and the paper the mean of three epochs.
     """
 
     preconditions = True

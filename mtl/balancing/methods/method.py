@@ -26,8 +26,8 @@ class Tasks:
     Attributes:
       gramian: [T, T] float64, inner products of the tasks' gradients; the diagonal is above 0. If
         `Method.samples` is above 1, the entry (s, t) is the inner product of the gradient of task s
-        on the first sample of the batch with the gradient of task t on the second sample. Such a
-        matrix of products between two samples is not symmetric, and its diagonal may have any sign.
+        on the first sample of the batch with the gradient of task t on the second sample. A Gramian
+        between two samples is not symmetric, and its diagonal may have any sign.
       losses: [T] float64, the weighted losses of the tasks.
       seed: [2] int32, a seed for stateless random ops, which depends on the run and the step.
       state: the state of the method, {name: [T] or [T, T]}.
@@ -76,8 +76,8 @@ class Method:
       preconditions: True if the method needs inner products of gradients that
         `tracking.precondition_gradients` has divided.
       samples: if above 1, the number of samples into which the rows of a batch are divided. The
-        weights are decided from gradients of the first two samples. The update takes gradients of
-        the third sample or, if there is none, of the whole batch.
+        method decides the weights from gradients on the first two samples. The weights then
+        multiply gradients on the third sample or, with two samples, on the whole batch.
     """
 
     preconditions: ClassVar[bool] = False
@@ -132,10 +132,10 @@ class CoordinateMethod:
     """Combines the gradients of the tasks separately at every coordinate."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return values [S, ...] of a part of the batch; `__call__` gets their sum over all parts.
+        """Return values [S, ...] of a part of the batch; `__call__` gets their sum as `evidence`.
 
         Args:
-          rows: the gradients of S tasks, [S, ...].
+          rows: the gradients of S tasks on one part of the batch, [S, ...].
           at: the representation [B, ...] by which the gradients are taken; None for gradients by a
             variable.
         """

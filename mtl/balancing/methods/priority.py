@@ -37,10 +37,10 @@ class PCD(method.Method):
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
     Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
     method finds the direction; the paper tries all subsets of the constraints. The paper adds 1e-8
-    to the averages v_t. The code leaves out this term, so that the scale of the gradients does not
-    matter. As in the paper, the combined gradient is the primary task's gradient itself if no
-    direction meets all constraints. The combined gradient is 0 if the primary task has no gradient,
-    as in a batch without labels of this task.
+    to the averages v_t. The code adds no constant to the averages v_t, so that the scale of the
+    gradients does not matter. As in the paper, the combined gradient is the primary task's gradient
+    itself if no direction meets all constraints. The combined gradient is 0 if the primary task has
+    no gradient, as in a batch without labels of this task.
 
     Attributes:
       primary: the name of the primary task; by default the task of the model's first head.

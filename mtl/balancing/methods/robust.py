@@ -30,8 +30,8 @@ class Krum(method.Method):
     Attributes:
       outliers: the assumed number of outlying gradients, at least 0. The paper requires at least `2
         outliers + 3` tasks.
-      selected: the number of gradients to average, at least 1. With 1, the method is Krum; with
-        larger numbers, the method is Multi-Krum.
+      selected: the number of gradients to average, at least 1. With `selected = 1`, the method is
+        Krum; with larger numbers, the method is Multi-Krum.
     """
 
     outliers: checks.Natural = 1

@@ -76,21 +76,22 @@ class SDMGrad(method.Method):
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
     Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each
-    iteration; here, as in the authors' code, all iterations use the same C. The authors' code
-    divides the combined gradient g by 1 + pull. With the step size of 10 and the momentum of 0.5 in
-    the authors' code, the iterations do not converge: the weights a jump between corners of the
-    simplex. If no diagonal entry of the products C is above 0, the weights a do not change.
+    iteration; here, as in the authors' code, all iterations use the same inner products C. The
+    authors' code divides the combined gradient g by 1 + pull. With the step size of 10 and the
+    momentum of 0.5 in the authors' code, the iterations do not converge: the weights a jump between
+    corners of the simplex. If no diagonal entry of the products C is above 0, the weights a do not
+    change.
 
     Attributes:
-      pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. With 0, the method
-        is MGDA; with large values, g approaches the direction of the mean gradient.
+      pull: the weight of the mean gradient g_0, at least 0; the paper's lambda. With `pull = 0`,
+        the method is MGDA; with a large pull, g approaches the direction of the mean gradient.
       step_size: the step size of the weights a, above 0; the paper's beta. The step size should be
         below 2 / (the largest eigenvalue of the normalised products C / n^2), which is about 2 / T
         if the gradients agree.
       steps: the number of iterations in a training step, at least 1; the paper's S.
       momentum: the momentum of the iterations, in [0, 1); 0 as in the paper.
       rescale: True divides the combined gradient g by `1 + pull`, as the authors' code does. The
-        paper does not divide.
+        paper does not divide g.
       samples: the number of samples into which a batch is divided, 3 or 2; see `MoDo`.
     """
 
@@ -102,7 +103,7 @@ class SDMGrad(method.Method):
     samples: Annotated[int, _check_samples] = 3
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the weights a [T]."""
+        """Return the initial state: the weights a [T] of the tasks' gradients, each 1 / T."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:

@@ -79,10 +79,10 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the weights a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    In place of the constraint `sum a = 1`, the function adds `(sum a - 1)^2` to the objective. This
-    term changes only the scale of the solution, and the function then divides the solution by its
-    sum. If gradients are linearly dependent, there may be several solutions; the returned weights
-    are close to the solution of least norm.
+    In place of the constraint `sum a = 1`, the function adds `(sum a - 1)^2` to the objective. The
+    term `(sum a - 1)^2` changes only the scale of the solution, and the function then divides the
+    solution by its sum. If gradients are linearly dependent, there may be several solutions; the
+    returned weights are close to the solution of least norm.
 
     Args:
       tasks: the T tasks, with the norms and cosines of their gradients.
@@ -213,8 +213,8 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     start = scales ** (1 / (1 - power))  # The solution for orthogonal gradients.
     first_change = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
-    # If no solution exists, some values of b grow without bound. Values that fall towards 0 are no
-    # sign of a missing solution.
+    # If the equation for b has no solution, some values of b grow without bound. Values of b that
+    # fall towards 0 do not show that the solution is missing.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)
 

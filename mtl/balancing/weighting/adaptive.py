@@ -30,7 +30,7 @@ class DynamicWeightAverage(base.Weighting):
         an average loss with little noise. Periods start at the steps that are multiples of
         `period_steps`, or later with several workers and parameter servers.
       temperature: the temperature of the softmax, above 0; large values make the weights equal. The
-        paper takes 2.
+        paper takes a temperature of 2.
     """
 
     period_steps: checks.Count = 100
@@ -85,16 +85,16 @@ class FAMO(base.Weighting):
     arXiv:2306.03792. The authors' code computes the loss "L_t after" a step by a second forward
     pass on the same batch. Here, "L_t after" a step is the loss of the next batch that has the
     task, which takes no further pass. Over many steps, the differences between one batch and the
-    next add up to the fall of the loss. A difference on the same batch would also include progress
-    that helps only this batch.
+    next add up to the fall of the loss. A difference of losses on the same batch, before and after
+    a step, would also include progress that helps only this batch.
 
     Attributes:
       learning_rate: the learning rate of the logits xi, above 0.
       decay: the decay of the logits xi, at least 0, which moves the shares z towards equal values.
-        The default comes from the paper's Algorithm 2.
+        The default decay comes from the paper's Algorithm 2.
       adam: True updates the logits xi by Adam, with `decay` as an L2 penalty, as in Algorithm 2 and
-        the authors' code. False updates the logits by `xi <- xi - rate (J'd + decay xi)`, as in
-        Algorithm 1, which needs a far larger learning rate.
+        the authors' code. With `adam = False`, the update of the logits is `xi <- xi - rate (J'd +
+        decay xi)`, as in Algorithm 1, which needs a far larger learning rate.
     """
 
     learning_rate: checks.Positive = 0.025
@@ -111,7 +111,7 @@ class FAMO(base.Weighting):
         values = base.require_nonnegative("FAMO", losses)
         present = base.are_present(values)
         shares = base.softmax(self._update_logits(values, present), present)
-        # The summands of 1 / c in the formula, [T].
+        # The summands z_t / L_t of 1 / c, [T].
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
@@ -123,15 +123,15 @@ class FAMO(base.Weighting):
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
         )
         logits, before = state.read_value(), last.read_value()
-        # The last loss of an absent task does not change. In the task's next batch, the fall is
-        # measured from this loss.
+        # The last loss of an absent task does not change. In the task's next batch, the fall of the
+        # loss is measured from the task's last loss.
         step_state.assign_with_update(last, tf.where(present, values, before))
         is_comparable = present & (before > 0)
         falls = tf.math.log(
             tf.where(is_comparable, before, 1.0) / tf.where(is_comparable, values, 1.0)
         )
         shares = base.softmax(logits, is_comparable)
-        # The first term is J'd, where J = diag(z) - z z' is the Jacobian of softmax.
+        # The gradient's first term is J'd, where J = diag(z) - z z' is the Jacobian of softmax.
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
         moves = tf.reduce_any(is_comparable)
         change = self._step_adam(gradient, moves) if self.adam else gradient

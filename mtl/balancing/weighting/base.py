@@ -66,7 +66,7 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         ]
         return tf.debugging.Assert(False, [tf.strings.join(message)])
 
-    # The branch runs the ops of the message only in steps with a negative loss.
+    # With `tf.cond`, the ops that build the error message run only in steps with a negative loss.
     with tf.control_dependencies([tf.cond(tf.reduce_any(below), fail, tf.no_op)]):
         return tf.identity(values)
 

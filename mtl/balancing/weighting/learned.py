@@ -4,9 +4,9 @@ from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.UncertaintyWeighting()
 weighting.UncertaintyWeighting.gaussian = ["age"]
 
-The gradient of a task's variable comes from the task's weighted loss. To prevent overflow, these
-variables stay within [-50, 50], and the weights between 2e-22 and 5e21. If a task is not in the
-batch, the gradient of its variable is 0.
+The gradient of a task's variable comes from the task's weighted loss. To prevent overflow, the
+variables of the tasks stay within [-50, 50], and the weights between 2e-22 and 5e21. If a task is
+not in the batch, the gradient of its variable is 0.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _create_trained(name: str) -> tf.Variable:
         [],
         tf.float32,
         tf1.zeros_initializer(),
-        # The optimizer applies the constraint after each update. A clip in the loss would have no
-        # gradient beyond the limit, so the variable would never come back.
+        # The optimizer applies a variable's `constraint` after each update. A clip in the loss
+        # would have no gradient beyond the limit, so the variable would never come back.
         constraint=lambda value: tf.clip_by_value(value, -_LIMIT, _LIMIT),
     )

@@ -23,8 +23,8 @@ class Hits(NamedTuple):
 
     Attributes:
       distances: [H, W], the distance of each point as a multiple of the ray vector. Since a ray
-        vector has the depth 1, this distance equals the depth of the point. The distance is
-        infinite for a ray that hits no surface.
+        vector has the depth 1, the distance of a point equals its depth. The distance is infinite
+        for a ray that hits no surface.
       normals: [H, W, 3], the unit normal of the surface at each point that a ray hits.
     """
 

@@ -2,8 +2,9 @@
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-First, a loop over lengths finds the longest piece that begins at each character. A second loop then
-follows the pieces of each word. The loops process all words of a batch at once.
+First, a loop over lengths finds the longest piece that begins at each character. A second loop
+starts at the first character of each word, and jumps from the end of a piece to the next piece. The
+loops process all words of a batch at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from mtl.deferred import tf
 from mtl.features.tokenizers import splitting
 
-# Longer words are unknown, as in BERT.
+# Words with more characters are unknown, as in BERT.
 MOST_CHARACTERS = 100
 INSIDE = b"##"
 

@@ -5,9 +5,9 @@ gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
 The accumulator counts the same words into which the graph cuts texts. Among equally frequent pairs,
-the library chooses by the order of the single characters, which comes from a randomly seeded hash
-map. This module passes the characters in a fixed order, so that equal counts always give equal
-pieces.
+the library `tokenizers` chooses by the order of the single characters, which comes from a randomly
+seeded hash map. This module passes the characters in a fixed order, so that equal counts always
+give equal pieces.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     letters = set(alphabet)
     words = {word: n for word, n in words.items() if letters.issuperset(_list_singles(word))}
     library = _import_library()
-    # The library also counts every character as the beginning of a word.
+    # The library `tokenizers` also counts every character as the beginning of a word.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_count,

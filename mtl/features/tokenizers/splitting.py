@@ -78,7 +78,8 @@ def _make_constant(name: str, lowercase: bool) -> tf.Tensor:
 def find_true(mask: tf.Tensor) -> tf.Tensor:
     """Find the places at which a mask is True.
 
-    To select from several tensors, one call and `tf.gather` need fewer ops than `tf.boolean_mask`.
+    To select from several tensors, one call of `find_true` and a `tf.gather` for each tensor need
+    fewer ops than a `tf.boolean_mask` for each tensor.
 
     Args:
       mask: the mask to search, bool [N].

@@ -23,6 +23,9 @@ import numpy as np
 from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
+from mtl.checkpoints import settings as settings_lib
+from mtl.deferred import tf
+from mtl.files import checksums
 from mtl.runs import training
 from mtl.sparsity import criteria, pruning
 from mtl.tools import attached
@@ -32,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
+FILE = "tickets.json"
+"""The name of the file with the settings of a search, in the folder of its rounds."""
 
 _OTHER_SEED = 1_000_003  # Two seeds of a user rarely differ by this number.
 
@@ -66,7 +71,7 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
     """Prune a run in rounds, and yield the trained network of each round.
 
     Each round cuts the same share of the remaining weights. A second call skips rounds that are
-    finished, and continues a round that was interrupted.
+    finished, and continues a round that was interrupted; its settings must be the same.
 
     Args:
       source: the experiment of the finished run.
@@ -84,6 +89,14 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
       UserError: a setting does not fit, or `finished_pruning.choose_cut` fails.
     """
     _check_settings(source, experiment.model.pruning, step)
+    search = {
+        "--rounds": rounds,
+        "--rewind_to": step,
+        "--rows": rows,
+        "the step of --model_dir": run_directory.step_of(model_dir),
+        "the settings of Pruning": settings_lib.canonical_text(experiment.model.pruning),
+    }
+    _require_same(search, output_dir)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
     before = model_dir
     for number in range(1, rounds + 1):
@@ -127,6 +140,20 @@ def _check_settings(
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
     checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
+
+
+def _require_same(search: Mapping[str, Any], output_dir: str) -> None:
+    """Record the settings of a search; fail if the folder holds rounds with other settings."""
+    record = os.path.join(output_dir, FILE)
+    if not tf.io.gfile.exists(record):  # The search is new, or an old version of mtl began it.
+        tf.io.gfile.makedirs(output_dir)
+        checksums.write_json(record, search)
+        return
+    before = checksums.read_json(record, "Choose another folder.")
+    for setting, value in search.items():
+        where = f"{setting} of a search that goes on in {output_dir}"
+        rule, fix = f"stay {before[setting]!r}", "Choose another --output_dir."
+        checks.require(before[setting] == value, where, rule, value, fix)
 
 
 class _Start(NamedTuple):

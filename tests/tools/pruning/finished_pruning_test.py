@@ -340,16 +340,17 @@ def found(finished, tmp_path_factory):
     return folder, _train_tickets(finished, folder, 4)
 
 
-def _train_tickets(finished, folder, count):
+def _train_tickets(finished, folder, count, rounds=2, step=10, sparsity=0.4375):
     """Train the first `count` tickets of two rounds: round one, its controls, round two."""
     source = _base(checkpoint_steps=40)
     parts = [
         _part(sparsity=0.75, density=densities.Uniform(), patterns=[f"^{TRUNK}$"]),
-        _part(sparsity=0.4375, density=densities.Uniform()),
+        _part(sparsity=sparsity, density=densities.Uniform()),
     ]
-    experiment = _with(source, *parts)
-    rounds = tickets.train_tickets(source, experiment, finished, folder, 2, 10, tickets.CONTROLS)
-    return {ticket.name: ticket for ticket in itertools.islice(rounds, count)}
+    search = tickets.train_tickets(
+        source, _with(source, *parts), finished, folder, rounds, step, tickets.CONTROLS
+    )
+    return {ticket.name: ticket for ticket in itertools.islice(search, count)}
 
 
 def test_goes_back_to_the_runs_own_first_steps(finished, found):
@@ -417,6 +418,20 @@ def test_what_is_done_is_not_done_again(finished, found):
     assert list(again) == ["round_1", "round_1_shuffled"]
     for name, ticket in again.items():
         assert ticket.metrics == by_name[name].metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 3}, "--rounds of a search that goes on in .* must stay 2, got 3"),
+        ({"step": 5}, "--rewind_to of a search that goes on in .* must stay 10, got 5"),
+        ({"sparsity": 0.5}, "the settings of Pruning of a search .* must stay .*0.4375"),
+    ],
+    ids=["rounds", "step", "sparsity"],
+)
+def test_a_search_goes_on_only_with_its_own_settings(finished, found, change, message):
+    with pytest.raises(checks.UserError, match=message):
+        _train_tickets(finished, found[0], 2, **change)
 
 
 def test_refuses_what_no_ticket_can_be(finished, tmp_path):

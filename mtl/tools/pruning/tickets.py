@@ -89,14 +89,8 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
       UserError: a setting does not fit, or `finished_pruning.choose_cut` fails.
     """
     _check_settings(source, experiment.model.pruning, step)
-    search = {
-        "--rounds": rounds,
-        "--rewind_to": step,
-        "--rows": rows,
-        "the step of --model_dir": run_directory.step_of(model_dir),
-        "the settings of Pruning": settings_lib.canonical_text(experiment.model.pruning),
-    }
-    _require_same(search, output_dir)
+    flags = {"--rounds": rounds, "--rewind_to": step, "--rows": rows}
+    _require_same(flags, model_dir, experiment.model.pruning, output_dir)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
     before = model_dir
     for number in range(1, rounds + 1):
@@ -108,23 +102,21 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
-            # The new run starts from early weights, with the masks of the trained weights.
-            _write_cut(experiment, start, cut.masks, folder)
+            _write_cut(experiment, start, cut.masks, folder)  # Early weights with later masks.
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
             target = os.path.join(output_dir, f"{name}_{control}")
             _log.info("Control of this round, %s, in %s", control, target)
             if run_directory.find_latest(target) is None:
                 latest = run_directory.checkpoint_path(folder, "latest")
-                masks = finished_pruning.read_masks(experiment, folder, latest)
+                masks, weights = finished_pruning.read_masks(experiment, folder, latest), start
                 if control == SHUFFLED:
                     masks = _shuffle_masks(masks, experiment.run.seed + number)
-                    _write_cut(experiment, start, masks, target)
                 else:
-                    _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
+                    weights = _draw_anew(source, output_dir)
+                _write_cut(experiment, weights, masks, target)
             yield _train_ticket(experiment, target, f"{name}_{control}", on_start)
-        # The next round cuts more weights of the ticket that this round has trained.
-        before = folder
+        before = folder  # The next round cuts more weights of this round's ticket.
 
 
 def _check_settings(
@@ -142,8 +134,15 @@ def _check_settings(
     checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
 
 
-def _require_same(search: Mapping[str, Any], output_dir: str) -> None:
+def _require_same(
+    flags: Mapping[str, int], model_dir: str, parts: Sequence[pruning.Pruning], output_dir: str
+) -> None:
     """Record the settings of a search; fail if the folder holds rounds with other settings."""
+    search = {
+        **flags,
+        "the step of --model_dir": run_directory.step_of(model_dir),
+        "the settings of Pruning": settings_lib.canonical_text(parts),
+    }
     record = os.path.join(output_dir, FILE)
     if not tf.io.gfile.exists(record):  # The search is new, or an old version of mtl began it.
         tf.io.gfile.makedirs(output_dir)

@@ -189,3 +189,25 @@ def test_a_class_with_its_own_call_reads_losses_unless_it_says_no():
     for part, reads in ((Inverse, True), (Renamed, False), (Halved, False), (Greatest, True)):
         assert part.reads_losses is reads
     assert surgery.Sum.adds_losses and not Greatest.adds_losses
+
+
+def test_a_class_whose_call_comes_from_a_mixin_reads_losses_unless_it_says_no():
+    class Halves:
+        def __call__(self, losses, step):
+            return {task: loss / 2 for task, loss in losses.items()}
+
+    class Before(Halves, weighting.Fixed):
+        """It uses the mixin's `__call__`."""
+
+    class Behind(weighting.Fixed, Halves):
+        """It uses the `__call__` of Fixed."""
+
+    class Claimed(Halves, weighting.Fixed):
+        reads_losses = False
+
+    class Derived(Before):
+        """It uses the mixin's `__call__`, too."""
+
+    parts = (Before, True), (Behind, False), (Claimed, False), (Derived, True)
+    for part, reads in parts:
+        assert part.reads_losses is reads

@@ -11,13 +11,14 @@ from mtl.types import values
 
 
 def _forget_claims(part: type, defaults: Mapping[str, bool]) -> None:
-    """Reset properties of `__call__`, such as `reads_losses`, in a class that redefines it.
+    """Set claims about `__call__` to their defaults if another class defines `__call__`.
 
-    A class that derives from a weighting whose `reads_losses` is False may read losses.
+    A class that derives from a weighting whose `reads_losses` is False may read losses: its
+    `__call__` may be its own, or come from a mixin.
     """
-    own = vars(part)
     for name, value in defaults.items():
-        if "__call__" in own and name not in own:
+        members = next(vars(cls) for cls in part.__mro__ if {"__call__", name} & vars(cls).keys())
+        if name not in members:
             setattr(part, name, value)
 
 

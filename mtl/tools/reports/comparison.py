@@ -15,12 +15,28 @@ from typing import NamedTuple
 from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings
+from mtl.heads import metrics as metrics_lib
 from mtl.tools.reports import record
 
 _SHOWN = 5
 _OF_HEAD = re.compile(r"model\.heads\[(?P<task>[^\]]*)\]\.?(?P<name>.*)")
 # Settings of heads that choose, group, label or weigh the rows of all metrics.
-_OF_ROWS = {"field", "group", "label", "missing", "negative", "positive", "weight", "within"}
+_OF_ROWS = {
+    "boundaries",
+    "classes",
+    "empty_is_missing",
+    "event",
+    "field",
+    "group",
+    "ignored",
+    "item",
+    "label",
+    "missing",
+    "negative",
+    "positive",
+    "weight",
+    "within",
+}
 # Settings of heads that do not enter the loss.
 _NOT_IN_LOSS = {"calibration_slices", "prior", "shots", "threshold"}
 
@@ -126,9 +142,12 @@ class Comparison(NamedTuple):
 
     def compares(self, metric: str) -> bool:
         """Return False if the runs may define a metric differently, or measure it on other rows."""
-        task, _, kind = metric.rpartition("/")
+        # A metric of a single class, such as "digit/recall/3", has a second slash.
+        task, _, kind = metrics_lib.split_slice(metric)[0].partition("/")
+        if task == "average_loss":
+            return not self.differing_losses
         if kind == "average_loss":
-            return task not in self.differing_losses if task else not self.differing_losses
+            return task not in self.differing_losses
         return not self._differing_heads.get(task, set()) & _OF_ROWS
 
     def best_of(self, metric: str) -> list[str]:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from mtl import checkpoints, checks
+from mtl import checkpoints, checks, heads
+from mtl.heads import softmax
 from mtl.tools.reports import comparison, comparison_page, comparison_text, page
 from tests import tiny
 from tests.tools.reports import runs
@@ -193,6 +194,39 @@ def test_metrics_of_rows_with_other_weights_are_not_ranked():
     )
     assert found.best_of("sign/auc") == [] and found.best_of("kind/accuracy") == ["weighted"]
     assert "do not compare sign/auc." in comparison_text.rank(found, "sign/auc", 80)
+
+
+@pytest.mark.parametrize(
+    "head, settings, metric",
+    [
+        (heads.MultiClass(name="kind", classes=3), {"weight": "w"}, "kind/recall/1"),
+        (heads.MultiClass(name="kind", classes=3), {"classes": 4}, "kind/accuracy@size=1/2"),
+        (heads.MultiLabel(name="kind", classes=3), {"empty_is_missing": True}, "kind/auc"),
+        (heads.Segmentation(name="kind", classes=3), {"ignored": 0}, "kind/iou/1"),
+        (
+            heads.Survival(name="kind", boundaries=[1.0], event="died"),
+            {"event": "sold"},
+            "kind/concordance",
+        ),
+        (heads.MultiClass(name="kind", classes=3), {"recall_limit": 0}, "kind/recall/1"),
+        (
+            heads.MultiClass(name="kind", classes=3),
+            {"objective": softmax.CrossEntropy(label_smoothing=0.1)},
+            "kind/average_loss@size=1/2",
+        ),
+    ],
+)
+def test_metrics_of_other_rows_or_of_single_classes_are_not_ranked(head, settings, metric):
+    made, values = tiny.make(), iter((0.6, 0.7))
+    compared = {}
+    for name, own in (("plain", {}), ("other", settings)):
+        kind = dataclasses.replace(head, **own)
+        model = dataclasses.replace(made.model, heads=[made.model.heads[0], kind])
+        run = dataclasses.replace(made, model=model)
+        compared[name] = runs.make(f"runs/{name}", {metric: next(values)}, run)
+    found = comparison.compare(compared)
+    assert metric in found.directions
+    assert bool(found.best_of(metric)) == ("recall_limit" in settings)
 
 
 def test_order_of_a_folder():

@@ -143,7 +143,7 @@ class History(types.Column):
             # vocabularies of columns that share a table can be joined.
             if isinstance(part_accumulator, accumulators.Vocabulary)
             # An event may have an empty list of items, so other fields of the batch may be empty.
-            else accumulators.OfEvents(part_accumulator, _list_fields(part, name))
+            else accumulators.OfEvents(part_accumulator, _list_fields(part, name, part_accumulator))
             for part in self.events
             for name, part_accumulator in types.read_member(
                 part, types.Column, "accumulators"
@@ -296,9 +296,12 @@ class History(types.Column):
         return [layers.embedding(buckets, _GAPS, self.gap_dimension, "gap")]
 
 
-def _list_fields(part: types.Column, name: str) -> Sequence[str]:
-    """Return the fields of the column `name`; for a table, the fields of all columns of `part`."""
-    return part.columns.get(name) or list(itertools.chain.from_iterable(part.columns.values()))
+def _list_fields(part: types.Column, name: str, accumulator: types.Accumulator) -> Sequence[str]:
+    """Return the fields that an accumulator reads; those of the whole part if it does not say."""
+    fields = part.columns.get(name) or list(itertools.chain.from_iterable(part.columns.values()))
+    # The boundaries of a field in a Crossed have the name of no column, but the field as source.
+    source = getattr(accumulator, "source", "")
+    return [source] if source in fields else fields
 
 
 def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Values]:

@@ -97,6 +97,16 @@ def test_numbers_are_fitted_to_batches_whose_events_have_no_values():
     assert accumulator.save("", "numeric_price")["mean"] == [4.0]
 
 
+def test_boundaries_of_a_cross_are_fitted_to_batches_whose_events_have_no_values():
+    crossed = features.Crossed(crosses=[["kinds", "price"]], boundaries={"price": 2}, dimension=2)
+    accumulator = _history(events=[crossed]).accumulators()["crossed_price"]
+    expected = crossed.accumulators()["crossed_price"]
+    for rows, prices in (([[[], []]], [[1, 3]]), ([[[5]]], [[8]])):
+        accumulator.update(_fields(rows, price=prices))
+        expected.update({"price": tf.constant(prices[0])})
+    assert accumulator.save("", "crossed_price") == expected.save("", "crossed_price")
+
+
 def test_batches_without_events_or_without_values_are_encoded():
     for rows in ([[], []], [[[]], [[], []]]):
         encoded, _, (slope,) = _run(_history(), lambda rows=rows: _fields(rows))

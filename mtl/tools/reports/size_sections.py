@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _MOST_STEPS = 10
 _MOST_TAGS = 10
 # The share of dead units above which an expert or a layer is reported.
 _DEAD_SHARE = 0.1
+_OF_SURGERY = re.compile(r"(^|/)surgery/(?!loss$)")  # A task may have the name "surgery".
 _AUDITS = ("training", "checkpoints")
 
 
@@ -163,7 +165,7 @@ def _tell_broken(run: record.Run) -> list[str]:
         tag: sorted(steps)
         for tag, steps in run.training.broken.items()
         # A scalar of a surgery is NaN at steps that do not measure it, or without rows of its task.
-        if steps and "surgery" not in tag.split("/")
+        if steps and not _OF_SURGERY.search(tag)
     }
     lines = []
     for tag, steps in list(broken.items())[:_MOST_TAGS]:

@@ -105,6 +105,14 @@ def test_scalars_of_a_surgery_that_a_step_does_not_measure_are_no_problem():
     assert [row[:2] for row in table.rows] == [["a/b", -0.5]]
 
 
+def test_the_loss_of_a_task_called_surgery_is_a_problem_if_it_was_not_finite():
+    broken = {"surgery/loss": {5}, "weight/surgery": {7}, "surgery/norm/surgery": {5}}
+    training = event_files.Record({"loss": {10: 1.0}}, broken)
+    run = dataclasses.replace(runs.make(), training=training)
+    lines = _lines(size_sections.tell_problems(run, []))
+    assert [line.split()[0] for line in lines] == ["surgery/loss", "weight/surgery"]
+
+
 def test_runs_without_a_value_come_last_on_a_page():
     values = {"a": math.nan, "b": 0.2, "c": 0.3}
     made = {name: runs.make(name, {"sign/auc": value}) for name, value in values.items()}

@@ -266,5 +266,11 @@ def _plain(value: Any) -> Any:
 
 def _write_cell(value: Any) -> str:
     if isinstance(value, list):
-        return "|".join(map(_write_cell, value))
+        # As in training files, ";" stands between the values of an item in a list of lists. An item
+        # without values is ";" if it stands alone, because an empty cell is a list without items.
+        if value == [[]]:
+            return ";"
+        is_nested = all(isinstance(item, list) for item in value)
+        items = [";".join(map(_write_cell, item)) for item in value] if is_nested else value
+        return "|".join(map(_write_cell, items))
     return "" if value is None else str(int(value) if isinstance(value, bool) else value)

@@ -77,6 +77,14 @@ def test_csv():
     assert read["lists"] == ("1|2", "", "3", "3", "3")
 
 
+def test_a_list_of_lists_in_csv_keeps_its_items():
+    texts = [[["x", "y"], [], ["z"]], [], [[]], [[], []], [[], ["x"]]]
+    numbers = [[np.float32([0.1, 2])], [], [np.float32([])], [np.float32([3])] * 2, []]
+    block = blocks.MAKERS["csv"]({"items": texts, "scores": numbers})
+    rows = list(csv.reader(io.StringIO(block.rows.decode())))
+    assert rows == [["x;y||z", "0.1;2.0"], ["", ""], [";", ";"], ["|", "3.0|3.0"], ["|x", ""]]
+
+
 @pytest.mark.parametrize("format_name", blocks.MAKERS)
 def test_bfloat16_is_written_as_float32(format_name):
     values = np.array([0.5, np.inf, -3], tf.bfloat16.as_numpy_dtype)

@@ -14,6 +14,7 @@ from mtl import checks, spec
 from mtl.data import arrow, csv, image_files, subset
 from mtl.tools import scoring
 from mtl.tools.scoring import batches as batches_lib
+from mtl.tools.scoring import blocks
 from tests import tiny
 
 SPEC = spec.Spec(
@@ -304,6 +305,7 @@ def test_lists_of_lists(suffix, tmp_path):
     (batch,) = read(reader(spec=ITEMS, keep=["items"], batch_size=9), path)
     kept = [[list(item) for item in row or ()] for row in batch.kept["items"]]
     assert kept == [row or [] for row in rows]
+    assert blocks.MAKERS["csv"](batch.kept).rows.decode().splitlines() == cells
     found = ITEMS.parse(tf.constant(batch.examples), with_labels=False)
     assert found["items"].to_list() == [[1, 2, 3], [], [4], [], []]
     assert found["items/values_per_item"].to_list() == [[2, 1], [], [0, 1, 0], [0], []]

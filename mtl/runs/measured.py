@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mtl import deferred, types
 from mtl.checkpoints import settings as settings_lib
 from mtl.deferred import tf, tf1
@@ -72,12 +74,16 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._tensors = self._hash({**features, **labels})
         return [self]
 
-    def add(self, fields: types.Tensors) -> None:
-        """Add the rows of a batch {field: [B, ...]}, in eager mode."""
-        count, sums = self._hash(fields)
+    def hash_fields(self, fields: types.Tensors) -> tf.Tensor:
+        """Return the hashes of the rows of a batch {field: [B, ...]}, which `add` adds up."""
+        self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
+        return hash_rows(list(fields.values()))
+
+    def add(self, hashes: np.ndarray) -> None:
+        """Add the rows of a batch, of which `hash_fields` has returned the hashes."""
         if not self._count:
             self.begin()
-        self._add(count, sums)
+        self._add(len(hashes), hashes.sum(0))
 
     def begin(self):
         self._count, self._sums = 0, [0] * (len(self._names) + 1)
@@ -89,8 +95,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._add(*run_values.results)
 
     def _hash(self, fields: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
-        hashes = hash_rows(list(fields.values()))
+        hashes = self.hash_fields(fields)
         return tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
 
     def _add(self, count: Any, sums: Any) -> None:

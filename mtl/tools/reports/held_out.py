@@ -30,6 +30,9 @@ BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
 
+# The hashes of all fields of each row; lists and images are hashed, but not returned.
+_HASHES = "\0hashes"
+
 _Kind = TypeVar("_Kind")
 
 
@@ -134,22 +137,20 @@ def predict_rows(
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
         sample = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
         sample_data = drawn_rows.keep(data, data.eval_split, sample)
-        estimator = estimators.build_estimator(experiment, model_dir, checkpoint, keep)
+        estimator = estimators.build_estimator(experiment, model_dir, checkpoint, [*keep, _HASHES])
         heads = model.fitted(fitting.load_statistics(model_dir)).heads
         batches = estimator.predict(
-            functools.partial(_read_batches, sample_data.keep_fields(keep)),
+            functools.partial(_read_batches, sample_data, hashes),
             checkpoint_path=checkpoint,
             yield_single_examples=False,
         )
         for batch in batches:
-            rows += len(next(iter(batch.values())))
+            rows += len(batch[_HASHES])
+            hashes.add(batch[_HASHES])
             for name in scalar_names:
                 values_of[name].append(batch[name])
             with eager.execute_eagerly():  # The default graph is Estimator's.
-                fields = {name: kept_fields.read_batch(batch, name) for name in keep}
-                if fields:
-                    hashes.add(fields)
-                labels = {name: fields[name] for name in label_names}
+                labels = {name: kept_fields.read_batch(batch, name) for name in label_names}
                 for head in heads:
                     parts_of[head.name].append(_read_head(head, batch, labels))
     results = {task: _join_parts(parts) for task, parts in parts_of.items()}
@@ -181,9 +182,14 @@ def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
     return [name for name, field in fields.items() if not field.shape or name in several]
 
 
-def _read_batches(data: pipeline.Pipeline) -> tf.data.Dataset:
-    batches = data.one_pass(data.eval_split)
-    return batches.map(lambda features, labels: {**features, **labels})
+def _read_batches(data: pipeline.Pipeline, hashes: measured.Rows) -> tf.data.Dataset:
+    """Return the batches of the evaluation split, {field: [B, ...]}, with hashes of the rows."""
+
+    def join(features: types.Tensors, labels: types.Tensors) -> types.Tensors:
+        fields = {**features, **labels}
+        return {**fields, _HASHES: hashes.hash_fields(fields)}
+
+    return data.one_pass(data.eval_split).map(join)
 
 
 def _read_head(

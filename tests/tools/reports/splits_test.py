@@ -118,7 +118,7 @@ def test_other_rows_than_those_of_the_metrics_are_a_problem():
 
 
 def test_as_many_rows_with_other_values_are_other_rows():
-    """A run may have been measured on fields that the report does not read, such as an image."""
+    """A run may have been measured on fields that the data no longer have, such as an image."""
     fields = {"sign int64": "300 rows, 0a", "image uint8": "300 rows, 0b"}
     run = runs.make(
         metrics={"sign/accuracy": 0.71, "sign/accuracy_baseline": 0.58, "sign/auc": 0.75},

@@ -38,7 +38,8 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
         return "the event files are gone, or hold no recorded step."
     line = (
         "Training losses come from single batches: if a batch has no label of a task, the task's "
-        "training loss is 0. The horizontal axis is the step."
+        "training loss is 0; with a Mixture, its curve leaves out the step. The horizontal axis is "
+        "the step."
     )
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."

@@ -161,12 +161,16 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
 
 
 def _tell_broken(run: record.Run) -> list[str]:
+    # If the sum of the losses is finite, the NaN of a task means that the batch of the step has no
+    # label of the task.
+    finite = run.training.curves.get("loss", {}).keys()
     broken = {
-        tag: sorted(steps)
+        tag: sorted(steps - finite if tag.endswith("/loss") else steps)
         for tag, steps in run.training.broken.items()
         # A scalar of a surgery is NaN at steps that do not measure it, or without rows of its task.
-        if steps and not _OF_SURGERY.search(tag)
+        if not _OF_SURGERY.search(tag)
     }
+    broken = {tag: steps for tag, steps in broken.items() if steps}
     lines = []
     for tag, steps in list(broken.items())[:_MOST_TAGS]:
         text = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)

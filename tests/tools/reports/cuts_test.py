@@ -113,6 +113,17 @@ def test_the_loss_of_a_task_called_surgery_is_a_problem_if_it_was_not_finite():
     assert [line.split()[0] for line in lines] == ["surgery/loss", "weight/surgery"]
 
 
+def test_the_loss_of_a_task_without_labels_in_a_batch_is_no_problem():
+    broken = {"a/loss": {1, 2}, "b/loss": {1, 2, 3}, "loss": {3}}
+    training = event_files.Record({"loss": {1: 0.5, 2: 0.4}}, broken)
+    run = dataclasses.replace(runs.make(), training=training)
+    lines = _lines(size_sections.tell_problems(run, []))
+    assert [line.partition(" of the")[0] for line in lines] == [
+        "b/loss was not finite at 1",
+        "loss was not finite at 1",
+    ]
+
+
 def test_runs_without_a_value_come_last_on_a_page():
     values = {"a": math.nan, "b": 0.2, "c": 0.3}
     made = {name: runs.make(name, {"sign/auc": value}) for name, value in values.items()}

@@ -81,7 +81,7 @@ FITTED = "run/statistics/vocabulary_categorical_word.txt"
         ("run/statistics/statistics.json", "flipped", ("evaluate", "predict", "export", "train")),
         ("run/statistics/statistics.json", "cut", ("evaluate", "train")),
         ("run/given_files.json", "flipped", ("evaluate", "train")),
-        ("run/row_names.json", "flipped", ("export", "train")),
+        ("run/row_names.json", "flipped", ("evaluate", "predict", "export", "train")),
         ("run/best/best.json", "flipped", ("train",)),
         ("run/best/best.json", "cut", ("train",)),
         ("mask.npy", "flipped", ("train",)),

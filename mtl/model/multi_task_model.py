@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from typing import Any, cast
 
 from mtl import checks, types
@@ -25,7 +26,7 @@ from mtl.model import graph_options, passes
 from mtl.optimization import schedules
 from mtl.step import draws, outlets, training_loop, whole_batch
 from mtl.step import extensions as extensions_lib
-from mtl.variables import stacks
+from mtl.variables import row_names, stacks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,13 @@ class MultiTaskModel(passes.Passes):
 
         Args:
           statistics: the statistics of the run, with the entries of all accumulators of heads.
+
+        Raises:
+          UserError: the run has tasks, classes or values in another order.
         """
+        # Every command that restores a checkpoint calls this method first.
+        directory = os.path.dirname(statistics.directory)
+        self.require_order(row_names.load(directory, with_files=False), statistics)
         heads = [
             types.read_member(head, types.FittedHead, "fitted")(statistics) for head in self.heads
         ]

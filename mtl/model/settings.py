@@ -421,6 +421,26 @@ class Settings:
         tasks = types.RowNames(names=tuple(head.name for head in self.heads), axis=0)
         return {**names_by_scope, row_names_lib.TASKS: tasks}
 
+    def require_order(
+        self, saved: Mapping[str, types.RowNames], statistics: features_lib.Statistics
+    ) -> None:
+        """Refuse tasks, classes and values with other places than in the variables of a checkpoint.
+
+        Args:
+          saved: the names that the run of the checkpoint has saved, as in `row_names.load`.
+          statistics: the statistics of this run.
+
+        Raises:
+          UserError: a name has another place than in the checkpoint.
+        """
+        if saved:
+            named = self.row_names(statistics)
+            tasks = {row_names_lib.TASKS: named.pop(row_names_lib.TASKS)}
+            row_names_lib.require_order(saved, named)
+            if types.read_member(self.network, types.Network, "orders_tasks"):
+                fix = f"{type(self.network).__name__} has variables by the places of the tasks."
+                row_names_lib.require_order(saved, tasks, fix)
+
 
 def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
     """Return a list of heads, in which each block of heads is replaced by its heads."""

@@ -25,7 +25,7 @@ _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a
 _FOLDERS = ("statistics", "assets")
 # The folder with `row_names.json` in a SavedModel.
 _EXTRA = "assets.extra"
-_FIX_ORDER = "Variables have the old order. A new run with WarmStart may have a new order."
+_FIX_ORDER = "The checkpoint has this order. Only a warm start matches rows by name."
 # So many names are shown in an error.
 _SHOWN = 9
 # These fields of `RowNames` are written only if they differ from their defaults.
@@ -128,8 +128,12 @@ def _make_entry(names: types.RowNames) -> dict[str, Any]:
     return entry
 
 
-def load(directory: str) -> dict[str, types.RowNames]:
+def load(directory: str, with_files: bool = True) -> dict[str, types.RowNames]:
     """Read {scope: names} of a model_dir or SavedModel; leave out names whose file is missing.
+
+    Args:
+      directory: the folder of the run, or of the SavedModel.
+      with_files: False leaves out all names in files, and opens no such file.
 
     Raises:
       UserError: a file is damaged.
@@ -143,7 +147,9 @@ def load(directory: str) -> dict[str, types.RowNames]:
         raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
         names_by_scope = {
-            scope: _find_names(directory, **entry) for scope, entry in entries.items()
+            scope: _find_names(directory, **entry)
+            for scope, entry in entries.items()
+            if with_files or not isinstance(entry.get("names"), str)
         }
     # A file of an earlier version has no checksum, so only a TypeError shows that the file is
     # damaged.
@@ -196,7 +202,7 @@ def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     """
     seal(model_dir)
     saved = load(model_dir)
-    require_order(saved, named, _FIX_ORDER)
+    require_order(saved, named)
     # Files of names do not change while a run continues.
     changed = {k: v for k, v in named.items() if not isinstance(v.names, str)}
     if any(list(saved[k].names) != list(v.names) for k, v in changed.items() if k in saved):
@@ -204,7 +210,9 @@ def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
 
 
 def require_order(
-    saved: Mapping[str, types.RowNames], named: Mapping[str, types.RowNames], fix: str
+    saved: Mapping[str, types.RowNames],
+    named: Mapping[str, types.RowNames],
+    fix: str = _FIX_ORDER,
 ) -> None:
     """Refuse names in a different order than in another model.
 

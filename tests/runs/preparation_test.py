@@ -6,9 +6,12 @@ import functools
 import pytest
 
 from mtl import checks, networks, transfer, verbs
+from mtl.checkpoints import run_directory
 from mtl.monitoring import doubts
 from mtl.optimization import optimizers, schedules, update
 from mtl.runs import evaluation_graph, preparation
+from mtl.tools.explaining import opened
+from mtl.tools.explaining import rows as rows_lib
 from mtl.variables import freezing, row_names
 from tests import tiny
 
@@ -120,3 +123,31 @@ def test_classes_keep_their_order_and_may_get_other_names(trained):
     assert row_names.load(folder)["head/kind/"].names == ("low", "medium", "high")
     with pytest.raises(checks.UserError, match="keep the order low, medium, high"):
         _prepare_run(_name_classes(made, ["medium", "low", "high"]), folder)
+
+
+def _explain(made, folder):
+    (rows, *_) = rows_lib.read_batches(made, "test", 4)
+    with opened.open_model(made, folder, run_directory.find_latest(folder), rows):
+        raise AssertionError
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "command",
+    [
+        verbs.evaluate,
+        lambda *of_run: list(verbs.predict(*of_run)),
+        lambda made, folder: verbs.export(made, folder, f"{folder}/models"),
+        _explain,
+    ],
+)
+def test_every_command_needs_the_order_of_the_checkpoint(trained, command):
+    """In another order, weights of one task, class or value would predict another."""
+    made, folder = trained
+    turned = _set_model(made, heads=made.model.heads[::-1])
+    message = "MultiTaskModel.heads must keep the order sign, kind, size, got 'size, kind, sign'"
+    with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
+        command(turned, folder)
+    classes = _name_classes(made, ["middle", "low", "high"])
+    with pytest.raises(checks.UserError, match="keep the order low, m.*Only a warm start matches"):
+        command(classes, folder)

@@ -351,6 +351,7 @@ def _refit_classifier(
 ) -> None:
     refit.check_balance(model, data.sampler)
     statistics = fitting.load_statistics(model_dir)
+    refit.check_order(model, statistics)
     model, split = model.fitted(statistics), refit.split_of(data.train_split, data.eval_split)
     error_context = diagnosis.explain_run_errors(data, model, None, split)
     with error_context, tf.Graph().as_default():

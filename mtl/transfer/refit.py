@@ -30,7 +30,7 @@ from mtl.files import storage
 from mtl.heads import calibrated
 from mtl.heads import slices as slices_lib
 from mtl.monitoring import doubts
-from mtl.variables import patterns
+from mtl.variables import patterns, row_names
 
 with deferred.imports():
     from mtl.transfer import source as source_lib
@@ -116,9 +116,7 @@ class Refit(abc.ABC):
         Raises:
           UserError: the source has no checkpoint, or its columns have other settings.
         """
-        where = f"{type(self).__name__}.source"
-        source = source_lib.open_source(where, self._find_checkpoint()).directory
-        statistics = os.path.join(source, "statistics")
+        statistics = os.path.join(self._find_run(), "statistics")
         if tf.io.gfile.isdir(statistics):
             names = features_lib.list_fitted(columns)
             features_lib.adopt_statistics(names, statistics, directory)
@@ -234,6 +232,19 @@ class Refit(abc.ABC):
             new_heads.append(head)
         return dataclasses.replace(network, heads=new_heads)
 
+    def check_order(self, network: model.MultiTaskModel, statistics: Statistics) -> None:
+        """Check that tasks, classes and values have the same order in the source.
+
+        Args:
+          network: the model.
+          statistics: the statistics of the columns.
+
+        Raises:
+          UserError: a task, class or value has another place in the source.
+        """
+        saved = row_names.load(self._find_run(), with_files=False)
+        network.require_order(saved, statistics)
+
     def check_balance(self, network: model.MultiTaskModel, sampler: Any) -> None:
         """Check that loss and sampler do not also correct class shares if the method corrects them.
 
@@ -278,6 +289,11 @@ class Refit(abc.ABC):
         }
         mismatch.require_same(checkpoint, restored_shapes, graph_shapes)
         average_saver.Saver().restore(session, checkpoint)
+
+    def _find_run(self) -> str:
+        """Return the folder of the run to which the checkpoint of the source belongs."""
+        where = f"{type(self).__name__}.source"
+        return source_lib.open_source(where, self._find_checkpoint()).directory
 
     def _find_checkpoint(self) -> str:
         """Return the checkpoint of the source; fail if there is none."""

@@ -12,6 +12,7 @@ from mtl.optimization import optimizers, schedules, update
 from mtl.runs import evaluation_graph, preparation
 from mtl.tools.explaining import opened
 from mtl.tools.explaining import rows as rows_lib
+from mtl.transfer import refit
 from mtl.variables import freezing, row_names
 from tests import tiny
 
@@ -111,6 +112,21 @@ def test_tasks_keep_their_order(trained, tmp_path):
     _prepare_run(dataclasses.replace(made, warm_start=warm), str(tmp_path / "same"))
     with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
         _prepare_run(dataclasses.replace(turned, warm_start=warm), str(tmp_path / "turned"))
+
+
+@pytest.mark.medium
+def test_a_refit_needs_the_order_of_its_source(trained, tmp_path):
+    made, folder = trained
+    nearest = refit.NearestMean(task="kind", source=folder)
+    made = dataclasses.replace(made, refit=nearest)
+    turned = _set_model(made, heads=made.model.heads[::-1])
+    for wrong, order in (
+        (turned, "sign, kind, size"),
+        (_name_classes(made, ["middle", "low", "high"]), "low, middle, high"),
+    ):
+        with pytest.raises(checks.UserError, match=f"must keep the order {order}, got"):
+            _prepare_run(wrong, str(tmp_path))
+        assert run_directory.find_latest(str(tmp_path)) is None
 
 
 @pytest.mark.medium

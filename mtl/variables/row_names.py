@@ -7,7 +7,7 @@ row_names.load(model_dir)                                # or the folder of a Sa
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,7 +205,8 @@ def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     require_order(saved, named)
     # Files of names do not change while a run continues.
     changed = {k: v for k, v in named.items() if not isinstance(v.names, str)}
-    if any(list(saved[k].names) != list(v.names) for k, v in changed.items() if k in saved):
+    # The record of an earlier version lacks the tasks.
+    if any(k not in saved or read_names(saved[k]) != read_names(v) for k, v in changed.items()):
         save(named, model_dir)
 
 
@@ -222,17 +223,31 @@ def require_order(
       fix: what the user can do.
 
     Raises:
-      UserError: two lists of equal length have a name at different places.
+      UserError: two lists of equal length have a name at different places, or tasks have another
+        order.
     """
     for scope, names in named.items():
-        old = saved.get(scope)
+        old = saved.get(scope) or (_find_tasks(saved) if scope == TASKS else None)
         if old is None or isinstance(names.names, str) or isinstance(old.names, str):
             continue
-        before, now = list(old.names), [str(name) for name in names.names]
+        before, now = read_names(old), read_names(names)
         moved = len(before) == len(now) and _is_any_moved(before, now)
+        if scope == TASKS:  # An early record may lack some tasks: compare the order of the others.
+            moved |= _keep(before, now) != _keep(now, before)
         where = scope if scope == TASKS else f"the classes or values of {scope.rstrip('/')!r}"
         rule = f"keep the order {', '.join(before[:_SHOWN])}"
         checks.require(not moved or names.are_a_set, where, rule, ", ".join(now[:_SHOWN]), fix)
+
+
+def _find_tasks(saved: Mapping[str, types.RowNames]) -> types.RowNames:
+    """Return the tasks in the record of an earlier version, which only has the classes of heads."""
+    scopes = [scope.split("/") for scope in saved if scope.startswith("head/")]
+    return types.RowNames(names=tuple(parts[1] for parts in scopes), axis=0)
+
+
+def _keep(names: Sequence[str], others: Collection[str]) -> list[str]:
+    """Return the names that are also in `others`."""
+    return [name for name in names if name in others]
 
 
 def _is_any_moved(before: Sequence[str], now: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 
 import pytest
 
@@ -112,6 +113,27 @@ def test_tasks_keep_their_order(trained, tmp_path):
     _prepare_run(dataclasses.replace(made, warm_start=warm), str(tmp_path / "same"))
     with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
         _prepare_run(dataclasses.replace(turned, warm_start=warm), str(tmp_path / "turned"))
+
+
+@pytest.mark.medium
+def test_a_run_of_an_earlier_version_gets_a_record_of_its_tasks(trained, tmp_path):
+    """Its record has the classes of heads, whose order is the order of the tasks."""
+    made, folder = trained
+    turned = _set_model(made, heads=made.model.heads[::-1])
+    run = shutil.copytree(folder, str(tmp_path / "run"))
+    named = row_names.load(run)
+    del named[row_names.TASKS]
+    row_names.save(named, run)
+    _prepare_run(made, run)
+    assert row_names.load(run)[row_names.TASKS].names == ("sign", "kind", "size")
+    two = {f"head/{task}/": named["head/kind/"] for task in ("sign", "kind")}
+    row_names.save(two, run)
+    for command in (_prepare_run, verbs.evaluate):
+        with pytest.raises(checks.UserError, match="keep the order sign, kind, got 'size, kind, s"):
+            command(turned, run)
+    (tmp_path / "run" / row_names.FILE).unlink()
+    _prepare_run(made, run)
+    assert row_names.load(run).keys() == {*named, row_names.TASKS}
 
 
 @pytest.mark.medium

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -139,8 +140,26 @@ def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None
         doubts.record_doubts(model_dir, kind, doubts.read_doubts(model_dir, kind))
     unknown = unknown_values.describe_training(experiment, model_dir)
     doubts.record_doubts(model_dir, "unknown_in_training", unknown)
+    _renew_names(experiment.model, model_dir)
+
+
+def _renew_names(model: model_lib.MultiTaskModel, model_dir: str) -> None:
+    """Refuse tasks, classes and values in another order than in the run, and save new names."""
+    row_names.seal(model_dir)
+    saved = row_names.load(model_dir, with_files=False)
     statistics = fitting.load_statistics(model_dir)
-    row_names.renew(experiment.model.row_names(statistics), model_dir)
+    named = model.row_names(statistics)
+    model.require_order(saved, statistics)
+    shapes = dict(tf.train.list_variables(run_directory.find_latest(model_dir)))
+    # Each variable of balancing has one value, or values for all tasks.
+    states = [
+        name for name in shapes if name.startswith("balancing/") and math.prod(shapes[name]) > 1
+    ]
+    states += ["MultiTaskModel.extensions"] if model.extensions else []
+    if states:
+        fix = f"{states[0]} may have a value for each task. A new run with WarmStart starts anew."
+        row_names.require_order(saved, {row_names.TASKS: named[row_names.TASKS]}, fix)
+    row_names.renew(saved, named, model_dir)
 
 
 def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:

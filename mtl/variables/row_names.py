@@ -190,19 +190,16 @@ def seal(model_dir: str) -> None:
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
-def renew(named: Mapping[str, types.RowNames], model_dir: str) -> None:
-    """Refuse names in another order than in the run, and save names that are new.
+def renew(
+    saved: Mapping[str, types.RowNames], named: Mapping[str, types.RowNames], model_dir: str
+) -> None:
+    """Save the names of a continued run if some of them are new.
 
     Args:
+      saved: {scope: names} in `row_names.json`.
       named: {scope: names}, of the settings with which the run continues.
       model_dir: the folder of the run.
-
-    Raises:
-      UserError: a name has another place than in the run; or `row_names.json` is damaged.
     """
-    seal(model_dir)
-    saved = load(model_dir)
-    require_order(saved, named)
     # Files of names do not change while a run continues.
     changed = {k: v for k, v in named.items() if not isinstance(v.names, str)}
     # The record of an earlier version lacks the tasks.

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from mtl import checks, networks, transfer, verbs
+from mtl.balancing import weighting
 from mtl.checkpoints import run_directory
 from mtl.monitoring import doubts
 from mtl.optimization import optimizers, schedules, update
@@ -113,6 +114,23 @@ def test_tasks_keep_their_order(trained, tmp_path):
     _prepare_run(dataclasses.replace(made, warm_start=warm), str(tmp_path / "same"))
     with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
         _prepare_run(dataclasses.replace(turned, warm_start=warm), str(tmp_path / "turned"))
+
+
+@pytest.mark.medium
+def test_tasks_may_move_if_nothing_has_a_place_for_each(tmp_path):
+    made, run = tiny.make(train_steps=1), str(tmp_path / "run")
+    tiny.train(made, run)
+    turned = _set_model(made, heads=made.model.heads[::-1])
+    _prepare_run(turned, run)
+    assert row_names.load(run)[row_names.TASKS].names == ("size", "kind", "sign")
+    balanced = _set_model(made, weighting=weighting.FAMO())
+    tiny.train(balanced, str(tmp_path / "balanced"))
+    turned = _set_model(balanced, heads=made.model.heads[::-1])
+    message = (
+        "keep the order sign, kind, size, got .*. balancing/famo/.* may have a value for each t"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        _prepare_run(turned, str(tmp_path / "balanced"))
 
 
 @pytest.mark.medium

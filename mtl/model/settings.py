@@ -408,7 +408,7 @@ class Settings:
 
         Returns:
           {variable scope, such as `features/<column>/` or `head/<task>/`: names}, and the names of
-          the tasks by the key `row_names.TASKS`.
+          tasks and auxiliary losses by the keys `row_names.TASKS` and `LOSSES`.
         """
         names_by_scope: dict[str, types.RowNames] = {}
         for column in self.columns:
@@ -418,8 +418,13 @@ class Settings:
         for head in self.heads:
             of_head = types.read_member(head, types.NamingHead, "row_names")
             names_by_scope |= {f"head/{head.name}/": of_head} if of_head else {}
-        tasks = types.RowNames(names=tuple(head.name for head in self.heads), axis=0)
-        return {**names_by_scope, row_names_lib.TASKS: tasks}
+        names_by_key = {
+            row_names_lib.TASKS: tuple(head.name for head in self.heads),
+            row_names_lib.LOSSES: tuple(part.name for part in self.built_losses),
+        }
+        for key, names in names_by_key.items():
+            names_by_scope |= {key: types.RowNames(names=names, axis=0)} if names else {}
+        return names_by_scope
 
     def require_order(
         self, saved: Mapping[str, types.RowNames], statistics: features_lib.Statistics
@@ -436,6 +441,7 @@ class Settings:
         if saved:
             named = self.row_names(statistics)
             tasks = {row_names_lib.TASKS: named.pop(row_names_lib.TASKS)}
+            named.pop(row_names_lib.LOSSES, None)  # Only states of balancing have their order.
             row_names_lib.require_order(saved, named)
             if types.read_member(self.network, types.Network, "orders_tasks"):
                 fix = f"{type(self.network).__name__} has variables by the places of the tasks."

@@ -144,21 +144,22 @@ def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None
 
 
 def _renew_names(model: model_lib.MultiTaskModel, model_dir: str) -> None:
-    """Refuse tasks, classes and values in another order than in the run, and save new names."""
+    """Refuse names in another order than in the run, if it matters, and save new names."""
     row_names.seal(model_dir)
     saved = row_names.load(model_dir, with_files=False)
     statistics = fitting.load_statistics(model_dir)
     named = model.row_names(statistics)
     model.require_order(saved, statistics)
     shapes = dict(tf.train.list_variables(run_directory.find_latest(model_dir)))
-    # Each variable of balancing has one value, or values for all tasks.
+    # Each variable of balancing has one value, or values for all losses.
     states = [
         name for name in shapes if name.startswith("balancing/") and math.prod(shapes[name]) > 1
     ]
     states += ["MultiTaskModel.extensions"] if model.extensions else []
     if states:
-        fix = f"{states[0]} may have a value for each task. A new run with WarmStart starts anew."
-        row_names.require_order(saved, {row_names.TASKS: named[row_names.TASKS]}, fix)
+        fix = f"{states[0]} may have a value for each loss. A new run with WarmStart starts anew."
+        losses = {key: named[key] for key in (row_names.TASKS, row_names.LOSSES) if key in named}
+        row_names.require_order(saved, losses, fix)
     row_names.renew(saved, named, model_dir)
 
 

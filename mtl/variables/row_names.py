@@ -18,7 +18,9 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 TASKS = "MultiTaskModel.heads"
-"""The key in `row_names.json` for the task names: the order of the values in some variables."""
+"""The key of the names of tasks, in whose order some variables hold a value for each task."""
+LOSSES = "MultiTaskModel.auxiliary_losses"
+"""The key of the names of losses without a head, for which states of balancing hold values, too."""
 
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
 # The folders with vocabularies in a model_dir or SavedModel.
@@ -231,7 +233,9 @@ def require_order(
         moved = len(before) == len(now) and _is_any_moved(before, now)
         if scope == TASKS:  # An early record may lack some tasks: compare the order of the others.
             moved |= _keep(before, now) != _keep(now, before)
-        where = scope if scope == TASKS else f"the classes or values of {scope.rstrip('/')!r}"
+        where = (
+            scope if scope in (TASKS, LOSSES) else f"the classes or values of {scope.rstrip('/')!r}"
+        )
         rule = f"keep the order {', '.join(before[:_SHOWN])}"
         checks.require(not moved or names.are_a_set, where, rule, ", ".join(now[:_SHOWN]), fix)
 

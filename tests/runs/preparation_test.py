@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from mtl import checks, networks, transfer, verbs
+from mtl import auxiliary, checks, networks, transfer, verbs
 from mtl.balancing import weighting
 from mtl.checkpoints import run_directory
 from mtl.monitoring import doubts
@@ -127,10 +127,29 @@ def test_tasks_may_move_if_nothing_has_a_place_for_each(tmp_path):
     tiny.train(balanced, str(tmp_path / "balanced"))
     turned = _set_model(balanced, heads=made.model.heads[::-1])
     message = (
-        "keep the order sign, kind, size, got .*. balancing/famo/.* may have a value for each t"
+        "keep the order sign, kind, size, got .*. balancing/famo/.* may have a value for each l"
     )
     with pytest.raises(checks.UserError, match=message):
         _prepare_run(turned, str(tmp_path / "balanced"))
+
+
+@pytest.mark.medium
+def test_auxiliary_losses_keep_their_order_if_balancing_has_places(tmp_path):
+    ours = [
+        auxiliary.SupervisedContrastive(head="kind", layers=[], name=name) for name in ("a", "b")
+    ]
+    made, run = _set_model(tiny.make(train_steps=1), auxiliary_losses=ours), str(tmp_path / "run")
+    balanced = _set_model(made, weighting=weighting.FAMO())
+    tiny.train(balanced, run)
+    turned = _set_model(balanced, auxiliary_losses=ours[::-1])
+    message = (
+        "MultiTaskModel.auxiliary_losses must keep the order a, b, got 'b, a'. balancing/famo/"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        _prepare_run(turned, run)
+    _prepare_run(balanced, run)
+    tiny.train(made, str(tmp_path / "equal"))
+    _prepare_run(_set_model(made, auxiliary_losses=ours[::-1]), str(tmp_path / "equal"))
 
 
 @pytest.mark.medium

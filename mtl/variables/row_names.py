@@ -7,7 +7,7 @@ row_names.load(model_dir)                                # or the folder of a Sa
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,9 +149,7 @@ def load(directory: str, with_files: bool = True) -> dict[str, types.RowNames]:
         raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
         names_by_scope = {
-            scope: _find_names(directory, **entry)
-            for scope, entry in entries.items()
-            if with_files or not isinstance(entry.get("names"), str)
+            scope: _find_names(directory, with_files, **entry) for scope, entry in entries.items()
         }
     # A file of an earlier version has no checksum, so only a TypeError shows that the file is
     # damaged.
@@ -161,10 +159,16 @@ def load(directory: str, with_files: bool = True) -> dict[str, types.RowNames]:
 
 
 def _find_names(
-    directory: str, names: Sequence[str] | str, checksum: str | None = None, **settings
+    directory: str,
+    with_files: bool,
+    names: Sequence[str] | str,
+    checksum: str | None = None,
+    **settings: Any,
 ) -> types.RowNames | None:
     if not isinstance(names, str):
         return types.RowNames(names=tuple(names), **settings)
+    if not with_files:
+        return None
     base = os.path.basename(names)
     paths = [*(os.path.join(directory, folder, base) for folder in _FOLDERS), names]
     existing_paths = list(filter(tf.io.gfile.exists, paths))
@@ -222,22 +226,21 @@ def require_order(
       fix: what the user can do.
 
     Raises:
-      UserError: two lists of equal length have a name at different places, or tasks have another
-        order.
+      UserError: two lists of equal length have a name at different places, lists of other lengths
+        have names in another order, or a vocabulary has another length.
     """
+    saved = {TASKS: _find_tasks(saved), **saved}
     for scope, names in named.items():
-        old = saved.get(scope) or (_find_tasks(saved) if scope == TASKS else None)
-        if old is None or isinstance(names.names, str) or isinstance(old.names, str):
+        old = saved.get(scope, names)
+        if names.are_a_set or isinstance(names.names, str) or isinstance(old.names, str):
             continue
         before, now = read_names(old), read_names(names)
-        moved = len(before) == len(now) and _is_any_moved(before, now)
-        if scope == TASKS:  # An early record may lack some tasks: compare the order of the others.
-            moved |= _keep(before, now) != _keep(now, before)
-        where = (
-            scope if scope in (TASKS, LOSSES) else f"the classes or values of {scope.rstrip('/')!r}"
-        )
-        rule = f"keep the order {', '.join(before[:_SHOWN])}"
-        checks.require(not moved or names.are_a_set, where, rule, ", ".join(now[:_SHOWN]), fix)
+        # With fewer rows for unknown values, a longer vocabulary has a table of the same size.
+        is_other = names.and_unknown and len(before) != len(now)
+        where = scope if scope in (TASKS, LOSSES) else f"the classes or values of {scope[:-1]!r}"
+        rule = f"keep the {'names' if is_other else 'order'} {', '.join(before[:_SHOWN])}"
+        is_kept = not is_other and not _is_any_moved(before, now)
+        checks.require(is_kept, where, rule, ", ".join(now[:_SHOWN]), fix)
 
 
 def _find_tasks(saved: Mapping[str, types.RowNames]) -> types.RowNames:
@@ -246,12 +249,10 @@ def _find_tasks(saved: Mapping[str, types.RowNames]) -> types.RowNames:
     return types.RowNames(names=tuple(parts[1] for parts in scopes), axis=0)
 
 
-def _keep(names: Sequence[str], others: Collection[str]) -> list[str]:
-    """Return the names that are also in `others`."""
-    return [name for name in names if name in others]
-
-
 def _is_any_moved(before: Sequence[str], now: Sequence[str]) -> bool:
+    if len(before) != len(now):  # Only the order of names in both lists counts.
+        both = {*before} & {*now}
+        before, now = ([name for name in names if name in both] for names in (before, now))
     places = {name: place for place, name in enumerate(before)}
     return any(places.get(name, place) != place for place, name in enumerate(now))
 

@@ -61,6 +61,18 @@ def test_rows_behind_an_odd_name_keep_their_places():
     assert row_names.match_rows(old, [b"b", b"a", b"new"], 4, 4).tolist() == [2, 1, -1, 3]
 
 
+@pytest.mark.parametrize("now", [["b", "a", "c"], ["a", "b", "c"], ["a"]])
+def test_a_vocabulary_of_another_length_is_refused(now):
+    """With fewer rows for unknown values, its table may be as large as before."""
+    old, new = (
+        {"features/word/": types.RowNames(names=names, axis=0, and_unknown=True)}
+        for names in (["a", "b"], now)
+    )
+    message = f"values of 'features/word' must keep the names a, b, got '{', '.join(now)}'"
+    with pytest.raises(checks.UserError, match=message):
+        row_names.require_order(old, new)
+
+
 def _saved(directory, text="a\nb\n"):
     (directory / "words.txt").write_text(text)
     named = types.RowNames(names=str(directory / "words.txt"), axis=0, and_unknown=True)

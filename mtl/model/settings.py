@@ -440,12 +440,29 @@ class Settings:
         """
         if saved:
             named = self.row_names(statistics)
-            tasks = {row_names_lib.TASKS: named.pop(row_names_lib.TASKS)}
-            named.pop(row_names_lib.LOSSES, None)  # Only states of balancing have their order.
+            # The network and states of balancing need the order of these names.
+            del named[row_names_lib.TASKS]
+            named.pop(row_names_lib.LOSSES, None)
             row_names_lib.require_order(saved, named)
-            if types.read_member(self.network, types.Network, "orders_tasks"):
-                fix = f"{type(self.network).__name__} has variables by the places of the tasks."
-                row_names_lib.require_order(saved, tasks, fix)
+            self.require_task_order(saved)
+
+    def require_task_order(self, saved: Mapping[str, types.RowNames]) -> None:
+        """Refuse tasks in another order than in a checkpoint if the network depends on the order.
+
+        Args:
+          saved: the names that the run of the checkpoint has saved, as in `row_names.load`.
+
+        Raises:
+          UserError: a task has another place than in the checkpoint.
+        """
+        pattern = types.read_member(self.network, types.Network, "ordered_variables")
+        if pattern:
+            tasks = types.RowNames(names=tuple(self.heads_by_task), axis=0)
+            fix = (
+                f"{type(self.network).__name__} has variables by the places of the tasks. A new "
+                f"run may have another order with WarmStart.exclude = [{pattern!r}]."
+            )
+            row_names_lib.require_order(saved, {row_names_lib.TASKS: tasks}, fix)
 
 
 def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:

@@ -41,7 +41,7 @@ class AdaTT(types.Network):
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
-    orders_tasks = True
+    ordered_variables = "^network/.*/gate/"
     experts: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
     num_native: checks.Count = 2
     num_shared: checks.Natural = 0

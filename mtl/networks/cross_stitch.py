@@ -38,7 +38,7 @@ class CrossStitch(types.Network):
         stage learns a single weight for each pair of tasks.
     """
 
-    orders_tasks = True
+    ordered_variables = "^network/stitch_"
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
     own: Annotated[float, checks.In("(0, 1]")] = 0.9
     per_unit: bool = True
@@ -90,7 +90,7 @@ class Sluice(types.Network):
       orthogonality: the factor of the penalty that makes subspaces orthogonal, at least 0.
     """
 
-    orders_tasks = True
+    ordered_variables = "^network/(stitch_|mixture)"
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
     num_subspaces: checks.Count = 2
     own: Annotated[float, checks.In("(0, 1]")] = 0.9

@@ -52,9 +52,9 @@ class PLE(types.Network):
     gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     @property
-    def orders_tasks(self) -> bool:
-        """True with several levels: shared gates mix the experts of all tasks by their places."""
-        return len(self.experts) > 1
+    def ordered_variables(self) -> str:
+        """The shared gates of several levels, which mix the experts of all tasks by places."""
+        return "^network/.*/shared/gate/" if len(self.experts) > 1 else ""
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

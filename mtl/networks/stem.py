@@ -50,7 +50,7 @@ class STEM(types.Network):
       gate: weighs the experts; variables in `task_<task>/gate`.
     """
 
-    orders_tasks = True
+    ordered_variables = "^network/.*/gate/"
     expert: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]
     own: Annotated[
         Mapping[str, Annotated[Sequence[str], fields.check_patterns]],

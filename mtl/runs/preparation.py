@@ -250,10 +250,9 @@ def open_plan(
         build_training(data, model, run, model_dir)
         statistics = fitting.load_statistics(model_dir)
         plan = warm_start.plan(tf1.global_variables(), model.row_names(statistics))
-        if types.read_member(model.network, types.Network, "orders_tasks"):
-            fix = f"{type(model.network).__name__} has variables by the places of the tasks."
-            ours = {row_names.TASKS: model.row_names(statistics)[row_names.TASKS]}
-            row_names.require_order(plan.source.named, ours, fix)
+        pattern = types.read_member(model.network, types.Network, "ordered_variables")
+        if any(patterns.matches(pattern, entry.name) for entry in plan.warmed()):
+            model.require_task_order(plan.source.named)
         names = [entry.name for entry in plan.entries]
         types.read_member(model.network, types.Network, "check_start")(names, plan.read_start)
         yield plan

@@ -96,12 +96,13 @@ class Network(emitting.Emitting, Protocol):
         return False
 
     @property
-    def orders_tasks(self) -> bool:
-        """True if some variables depend on the places of the tasks, not only on their names.
+    def ordered_variables(self) -> str:
+        """A pattern of the variables that depend on the places of the tasks, not only on names.
 
-        If True, a warm start needs the tasks in the order of the run that it starts from.
+        Checkpoints and warm starts with these variables need the tasks in the same order; "" if
+        there are no such variables.
         """
-        return False
+        return ""
 
     def hold(self, freezing: Any) -> Any:
         """Add the variables that this network freezes to the `Freezing` of a run.

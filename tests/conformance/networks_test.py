@@ -17,6 +17,7 @@ from mtl import checks, networks, types
 from mtl.serving import dead_units, folding, graphs
 from mtl.step import outlets, replicas
 from mtl.tf_internals import eager
+from mtl.variables import patterns
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
 
@@ -247,18 +248,22 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(trained, ser
 
 def test_the_order_of_tasks_matters_only_if_the_network_says_so(network, served, row):
     """A warm start finds variables by their names, and leaves them in their places."""
+    pattern = types.read_member(network, types.Network, "ordered_variables")
 
     def value_of(variable):
         return _draw_by_name(variable.op.name, variable.shape.as_list())
 
-    served.draw(value_of)
-    expected = served.session.run(served.towers)
+    def value_without_order(variable):
+        return value_of(variable) * (not patterns.matches(pattern or "^$", variable))
+
     turned = dataclasses.replace(row, tasks=row.tasks[::-1])
     with _open(network, turned, training=False) as other:
-        other.draw(value_of)
-        found = other.session.run(other.towers)
-    is_equal = all(np.allclose(found[task], expected[task], atol=1e-4) for task in row.tasks)
-    assert is_equal == (not types.read_member(network, types.Network, "orders_tasks"))
+        for values, is_ordered in ((value_of, bool(pattern)), (value_without_order, False)):
+            served.draw(values)
+            other.draw(values)
+            expected, found = served.session.run(served.towers), other.session.run(other.towers)
+            same = [np.allclose(found[task], expected[task], atol=1e-4) for task in row.tasks]
+            assert all(same) != is_ordered
 
 
 def _draw_by_name(name, shape):

@@ -114,6 +114,8 @@ def test_tasks_keep_their_order(trained, tmp_path):
     _prepare_run(dataclasses.replace(made, warm_start=warm), str(tmp_path / "same"))
     with pytest.raises(checks.UserError, match=f"{message}. CrossStitch has variables by the pla"):
         _prepare_run(dataclasses.replace(turned, warm_start=warm), str(tmp_path / "turned"))
+    partial = transfer.WarmStart(source=folder, exclude=["^network/stitch_"])
+    _prepare_run(dataclasses.replace(turned, warm_start=partial), str(tmp_path / "partial"))
 
 
 @pytest.mark.medium

@@ -1,7 +1,7 @@
 """Settings of the site that `make docs` builds of these pages and of all docstrings.
 
-Sphinx with MyST, and not MkDocs: its reference reads the code without importing TensorFlow, its
-search covers pages and reference alike, and it is kept by several people.
+Sphinx with MyST builds the site. Unlike MkDocs, Sphinx reads docstrings without importing
+TensorFlow, searches pages and docstrings together, and has several maintainers.
 """
 
 import re
@@ -44,9 +44,9 @@ _MARKUP = re.compile(r"([*|\\]|_(?=\W|$))")
 
 
 def setup(app: Any) -> None:
-    """Connect what turns our Markdown into the forms that Sphinx reads."""
+    """Connect the functions that turn our Markdown into forms that Sphinx reads."""
     app.connect("source-read", _complete_page)
-    # Before napoleon, which makes fields of `Args:`.
+    # `_escape_docstring` runs before Sphinx's napoleon, which turns `Args:` into fields.
     app.connect("autodoc-process-docstring", _escape_docstring, priority=100)
 
 
@@ -78,7 +78,8 @@ def _escape_docstring(
     """Turn a docstring of plain sentences and `names` into reStructuredText, in place."""
     del app, name, thing, options
     paragraphs = "\n".join(lines).split("\n\n")
-    # The docstring of a module has an example: a paragraph that is code, and ends like code.
+    # The docstring of a module has an example in gin or Python: a paragraph that looks like code,
+    # or that ends without "." or ":".
     may_be_code = what in ("module", "package")
     made = [
         _indent(one)

@@ -33,16 +33,16 @@ GIN_PARAM = flags.DEFINE_multi_string(
 MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
-    "The folder of checkpoints, events, exports and the run's config.gin. If it has a config.gin, "
-    "you may leave out --gin_file. (default: runs/<name of the last gin file>)",
+    "The folder of checkpoints, events, exports and the run's config.gin. If the folder has a "
+    "config.gin, you may leave out --gin_file. (default: runs/<name of the last gin file>)",
 )
 
 TRUSTED = flags.DEFINE_list(
     "trusted_packages",
     None,
     "Packages, with commas between them. With this flag, gin files, their includes and the "
-    "config.gin of a run may only build parts of mtl and of these packages. Without the "
-    "flag, gin files may run any code: see docs/security.md.",
+    "config.gin of a run may only build parts of mtl and of these packages. Without "
+    "--trusted_packages, gin files may run any code: see docs/security.md.",
 )
 
 TRUSTED_SETTINGS = flags.DEFINE_list(
@@ -134,7 +134,7 @@ def _require_addresses() -> None:
     """Fail if `ulimit -v` is so small that TensorFlow would abort in C++."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     fits = most == resource.RLIM_INFINITY or most >= _ADDRESSES
-    fix = "It limits addresses, not memory: raise it, or limit memory by a control group."
+    fix = "ulimit -v limits addresses, not memory: raise it, or limit memory by a control group."
     rule = f"be unlimited, or at least {_ADDRESSES // 1024}, which TensorFlow reserves at its start"
     checks.require(fits, "ulimit -v", rule, most // 1024, fix)
 

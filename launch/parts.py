@@ -323,7 +323,7 @@ def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
 
 
 def main() -> None:
-    """Print the parts, the page or the settings that the arguments choose."""
+    """Print a list or a page of networks, heads and other parts, or their settings."""
     parser = endings.Parser("launch.parts", __doc__)
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
     text = "your package, whose parts are listed or found by name"

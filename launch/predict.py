@@ -80,7 +80,7 @@ SIGNATURE = flags.DEFINE_string(
     "signature", "serving_default", "A signature of the model that takes tf.Examples."
 )
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "The number of rows in a batch.")
-CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "The number of batches at the same time.")
+CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "The number of batches predicted in parallel.")
 DEADLINE = flags.DEFINE_float("deadline_secs", 10.0, "The time limit of each attempt of a request.")
 RETRIES = flags.DEFINE_integer(
     "retries", 4, "How often to retry a batch at most, with growing pauses, if the server is busy."

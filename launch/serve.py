@@ -36,7 +36,7 @@ VERSION = flags.DEFINE_integer(
 HOST = flags.DEFINE_string(
     "host",
     _DEFAULTS.host,
-    "The address to listen on. If other machines can reach it, set --token_file or --allow_anyone.",
+    "The address to listen on; set --token_file or --allow_anyone if other machines can reach it.",
 )
 REST_PORT = flags.DEFINE_integer(
     "rest_port", _DEFAULTS.rest_port, "The port of REST and KServe's protocol; 0 for a free port."

@@ -2,8 +2,8 @@ r"""Trains several gin files in order, each in a separate folder under --model_d
 
 Each --gin_file is a stage, and its folder has the name of the file. A stage gets the folder of an
 earlier stage from a macro: a file that builds on joint.gin uses %joint_dir. To train a stage
-without launch.stages, bind the macro in its file or in a flag, as in joint_dir = "runs/joint".
-Finished stages are not trained again, and an interrupted stage continues.
+without launch.stages, bind the macro of the earlier stage's folder in the file or in a flag, as in
+joint_dir = "runs/joint". Finished stages are not trained again, and an interrupted stage continues.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt

@@ -1,7 +1,7 @@
 r"""Shows the first value of each variable of a new run, with the reason, without training.
 
-The gin files have to bind Experiment.warm_start. When a run starts, it writes the same table to
-MODEL_DIR/warm_start.txt.
+The gin files have to bind Experiment.warm_start. A run that starts writes this table of first
+values to MODEL_DIR/warm_start.txt, too.
 
     python -m launch.warm_start --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_file gin_configs/transfer/warm_start.gin \

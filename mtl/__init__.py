@@ -16,8 +16,8 @@ __version__ = "0.2.0"
 
 # Level 3 hides log messages of TensorFlow's C++ code, such as warnings about a missing GPU.
 # TensorFlow reads TF_CPP_MIN_LOG_LEVEL at its import; set the variable to "0" before the import to
-# see all messages. TensorFlow still raises errors as Python exceptions. `python -m launch.doctor`
-# describes the machine.
+# see all messages. At every level, TensorFlow raises errors as Python exceptions. `python -m
+# launch.doctor` describes the machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # {public name: its module}. `import mtl` is fast, because each module is imported only when one of

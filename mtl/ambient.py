@@ -20,15 +20,15 @@ A training step sets the ambient values in this order, the outermost first:
 5. `moved.move` sets the moved variables, if a surgery measures affinities of tasks.
 6. `whole_batch.build_batch` sets which slice of the batch is read, and separates replicas if there
    are several slices.
-7. `ReadMoved` and then `MultiTaskModel` set quantisation and frozen parts; with a surgery of
-   gradients, they also separate tasks.
+7. `ReadMoved` and then `MultiTaskModel` set how weights are quantised and which are frozen; with a
+surgery of gradients, they also give each task separate ops.
 8. A column sets the number type of its tables while the column looks up their rows.
 9. `precision.run_network` sets the precision of the network.
 
 Several ambient values change the value that a network reads from a variable. `views.Stage` lists
-these changes in their order: replaced, moved, pruned, shared out, quantised, selected, cast. In
-evaluation, prediction and export, only four ambient values are set: quantisation, the storage of
-tables, the rows of random draws and stacked tasks.
+the changes in order: the value is replaced, moved, pruned, shared out, quantised, selected and
+cast. In evaluation, prediction and export, only four ambient values are set: quantisation, the
+storage of tables, the rows of random draws and stacked tasks.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ Value = TypeVar("Value")
 class Ambient(Generic[Value]):
     """A setting with a separate value in each thread, private to the module that defines it.
 
-    TensorFlow builds each replica in a separate thread, so replicas have separate values of this
-    setting.
+    TensorFlow builds each replica in a separate thread, so each replica has a separate value of an
+    `Ambient`.
 
     Args:
       name: the name of the setting in a debugger.

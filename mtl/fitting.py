@@ -165,14 +165,14 @@ class FittedModel(from_python.Model):
     def explain(self, output: str | os.PathLike[str] | None = None, limit: int = 2000) -> str:
         """Write a page that shows which fields matter, and how.
 
-        CSV files with the same numbers are written beside the page.
+        CSV files with the numbers of the page are written into the folder of the page.
 
         Args:
           output: the page; `explained/index.html` in the folder of the run by default.
           limit: the largest number of held-out rows to read.
 
         Returns:
-          The path of the page.
+          The path of the HTML page.
         """
         path = self._name_page(output, os.path.join("explained", "index.html"))
         with self._used():
@@ -262,7 +262,7 @@ def rename_flags(text: str) -> str:
 def _removed_at_a_mistake(folder: str) -> Iterator[None]:
     """Remove the files of `fit`, and the folder if `fit` created it, after any error.
 
-    A run that has saved a checkpoint stays, because it can continue.
+    A run that has saved a checkpoint is not removed, because the run can continue.
     """
     is_old = os.path.isdir(folder)
     try:

@@ -311,7 +311,7 @@ class Model:
     def _is_behind(self) -> bool:
         try:
             path = _find_checkpoint(self.model_dir, self._requested)
-        except checks.UserError:  # For a deleted checkpoint, its reader raises a clearer error.
+        except checks.UserError:  # The code that reads a deleted checkpoint raises an error.
             return False
         return path != self.checkpoint or _read_stamp(path) != self._stamp
 

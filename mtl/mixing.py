@@ -7,7 +7,7 @@ mixing.Mixup.columns = ["image_photo"]                   # encoded columns; all 
 
 Rows are mixed only within a slice of the batch and within a replica. Each slice draws one mixing
 share for all its rows, and a partner for each row. The random draws depend on the seed of the run,
-the step and the slice.
+the step and the slice of the batch.
 """
 
 from __future__ import annotations
@@ -161,13 +161,14 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     Returns:
       A float32 scalar in [0, 1].
     """
-    # Compute in logarithms, because draws from Gamma(alpha) underflow to 0 for a small alpha.
-    # Gamma(a) has the distribution of Gamma(a + 1) U^(1 / a), with uniform U: G. Marsaglia and W.
-    # W. Tsang, 2000.
+    # Compute in logarithms, because draws from Gamma(alpha) underflow to 0 for a small alpha. If U
+    # is uniform, Gamma(a + 1) U^(1 / a) has the distribution of Gamma(a) (Marsaglia and Tsang,
+    # 2000).
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
     )
-    # The seed differs from the seed of the gammas, as the powers must be independent of them.
+    # The seed of the uniform draws differs from the seed of `gammas`, because both must be
+    # independent.
     powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
     logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
     # The Beta draw g0 / (g0 + g1) equals the sigmoid of log g0 - log g1.

@@ -104,7 +104,9 @@ def test_damage_is_one_line_of_every_verb(copy, file, how, verbs):
 
 def test_a_file_that_is_gone(copy):
     (copy / FITTED).unlink()
-    with pytest.raises(checks.UserError, match="vocabulary_categorical_word.txt is gone. Copy it"):
+    with pytest.raises(
+        checks.UserError, match="vocabulary_categorical_word.txt is gone. Copy the file back"
+    ):
         _verbs(copy)["evaluate"]()
 
 

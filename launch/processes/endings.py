@@ -24,8 +24,8 @@ def run(main: Callable[[], None]) -> None:
       main: the function that does the work of a command.
 
     Raises:
-      SystemExit: with code 2 after a `UserError` or a failed import, and code 130 after Ctrl-C.
-        Other errors are raised unchanged.
+      SystemExit: with code 2 after a `UserError` or a failed import, and code 130 after Ctrl-C. All
+        errors that are not listed here are raised unchanged.
     """
     with imports.finished():
         try:

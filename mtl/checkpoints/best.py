@@ -33,8 +33,8 @@ class Best:
         mean losses over all rows; "loss" is Estimator's mean over batches, which may differ in
         size.
       higher_is_better: True if higher values of the metric are better. Set `higher_is_better` for
-        metrics without a declared direction, such as a mean. None uses the direction that the head
-        declares in `directions`; lower losses are better.
+        metrics without a declared direction, such as a mean. If `higher_is_better` is None, the
+        head declares the direction in `directions`; lower losses are better.
       patience: training stops after this number of evaluations without a new best checkpoint; None
         trains up to the last step.
     """
@@ -117,14 +117,14 @@ class BestKeeper:
     def _read_file(self) -> dict[str, Any]:
         if not tf.io.gfile.exists(self._path):
             return {}
-        fix = "Delete it: the next evaluation is then the best so far."
+        fix = "Delete the file: the next evaluation is then the best so far."
         return checksums.read_json(self._path, fix)
 
     def rewind(self, step: int) -> None:
         """Forget evaluations of later steps, because the run trains these steps again.
 
-        If the best checkpoint belongs to a later step, the next evaluated checkpoint becomes the
-        best. Records of old versions lack the steps of the evaluations, so the count of
+        If the best checkpoint belongs to a step after `step`, the next evaluated checkpoint becomes
+        the best. Records of old versions lack the steps of the evaluations, so the count of
         `Best.patience` starts anew.
 
         Args:
@@ -258,8 +258,8 @@ class BestKeeper:
             if storage.is_local(copy):
                 times = os.stat(file)
                 os.utime(copy, ns=(times.st_atime_ns, times.st_mtime_ns))
-        # Write the file that `tf.train.latest_checkpoint` reads. TensorFlow would write an absolute
-        # path into this file.
+        # Write the file that `tf.train.latest_checkpoint` reads. TensorFlow itself would write
+        # an absolute path into the file `checkpoint`.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for path in older:
             # A checkpoint that another process is reading stays until the next best checkpoint is

@@ -19,7 +19,7 @@ _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # The text for a setting whose part is missing in a run.
 ABSENT = "(none)"
-# Runs that differ only in this setting are repetitions.
+# Runs that differ only in the seed, `Run.seed`, are repetitions.
 SEED = "run.seed"
 
 
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The place of the part and the name, such as "run.seed"."""
+        """The path of the setting: the place of its part and its name, such as "run.seed"."""
         return f"{self.part}.{self.name}" if self.part else self.name
 
 
@@ -104,7 +104,7 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _is_difference(by_run: Mapping[str, Setting], num_runs: int) -> bool:
-    """Return True if runs differ in a setting, whose part some runs may lack."""
+    """Return True if runs differ in a setting; some runs may lack the setting."""
     if len(by_run) < num_runs:
         return not all(setting.is_default for setting in by_run.values())
     return len({setting.meaning for setting in by_run.values()}) > 1
@@ -154,7 +154,7 @@ def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]
 
 
 def _mark_text(text: str, max_length: int) -> str:
-    # The mark takes ten characters: a space, the # and eight digits.
+    # The appended checksum takes ten characters: a space, the # and eight digits.
     return f"{cut(text, max_length - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
@@ -204,7 +204,7 @@ class _Kind:
 
 
 def _replace_parts(value: Any) -> Any:
-    """Replace each part in a value by its class name."""
+    """Replace each part in a value, such as a network or a head, by its class name."""
     if checks.is_part(value):
         return _Kind(value)
     if isinstance(value, list | tuple) and any(map(checks.is_part, value)):

@@ -30,7 +30,7 @@ _LEVEL = 1
 _CHUNK = 1 << 20
 # Data is compressed only if its first chunk shrinks to this share or less.
 _WORTH = 0.8
-_FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
+_FIX = "Copy the file back, or delete the files of this step: the data's order then starts anew."
 
 
 def _list_files(path: str) -> list[str]:

@@ -50,8 +50,8 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
 
     Args:
       checkpoint: the path of the checkpoint.
-      is_training: True refuses a checkpoint with variables that the graph lacks. The graph of an
-        evaluation lacks optimizer state, for example.
+      is_training: True refuses a checkpoint with variables that the graph lacks. An evaluation sets
+        False, because its graph lacks optimizer state.
 
     Returns:
       The names of variables that checkpoints of old versions lack, and that therefore start from 0.
@@ -68,7 +68,8 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
     restored_shapes = {
         name: saved_shapes[name] for name in saved_shapes if is_training or name in graph_shapes
     }
-    # Zeros may replace all decays of averages or none, because decays are compared with each other.
+    # If the checkpoint lacks the decays of all averages, the decays start from 0. If it has some
+    # decays, it must have all, because decays are compared with each other.
     knows_decays = any(map(averaging.is_decay, saved_shapes))
     missing = set() if knows_decays else set(filter(averaging.is_decay, graph_shapes))
     _require_types(checkpoint)

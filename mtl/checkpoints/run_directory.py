@@ -322,7 +322,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
         directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
         path = find_latest(directory)
     else:
-        which = which.removesuffix(".index")  # Accepts the index file, too.
+        which = which.removesuffix(".index")  # `which` may be the index file.
         path = which if is_checkpoint(which) else None
     if path is None:
         checkpoints = list_checkpoints(model_dir)

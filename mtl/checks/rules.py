@@ -143,7 +143,7 @@ class Part:
 class PartClass:
     """Accepts a class, such as `@example` without brackets, or a function that builds a part.
 
-    A part with a setting for a class calls the class to build each part that it needs.
+    The setting holds the class itself, which the code calls whenever it needs a new instance.
 
     Attributes:
       example: the name of a suitable class in gin, for the error message.
@@ -199,7 +199,7 @@ class Has:
     rule: str
 
     def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` was built and has the attributes."""
+        """Fail unless `value` is an instance, not a class, and has the attributes in `names`."""
         values.has(where, value, self.names, self.rule)
 
 

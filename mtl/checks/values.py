@@ -209,7 +209,7 @@ def require_part(
     arguments: int | None = None,
     attributes: Iterable[str] = (),
 ) -> None:
-    """Fail unless `value` was built, takes `arguments` arguments and has the attributes.
+    """Fail unless `value` is a callable instance, not a class, with the given attributes.
 
     Args:
       where: the name of the setting, for the error message.

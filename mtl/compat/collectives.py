@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-# The distance between the instance keys for two sizes. TensorFlow's keys are smaller than this
-# distance, because they count collective ops.
+# Gathers of different sizes need different instance keys: the key of TensorFlow plus a multiple of
+# `_KEYS_APART`. TensorFlow's keys are smaller than `_KEYS_APART`, because they count collective
+# ops.
 _KEYS_APART = 2**20
 
 

@@ -44,7 +44,8 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     remote = getattr(config._experimental_distribute, "remote_cluster", None)
-    # Start with the settings of a single process. The branches below add a cluster.
+    # Start with the settings of a single process. The branches below replace them if there is a
+    # cluster.
     config._init_distributed_setting_from_environment_var({})
     config._distribute_coordinator_mode = None
     if config._train_distribute and remote:

@@ -127,6 +127,7 @@ def _replace(function: Callable, replacement: Callable) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
-                # Every module that imports the function by name holds a separate reference to it.
+                # Every module that imports a function by name holds a separate reference to the
+                # function.
                 if value is function:
                     setattr(module, key, replacement)

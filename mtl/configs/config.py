@@ -36,7 +36,8 @@ with deferred.imports():
 _log = logging.getLogger("mtl")
 
 _FILE = "config.gin"
-# Warnings that were already logged, because a command may load the same files several times.
+# Warnings that were already logged. A command may load the same files several times, but logs each
+# warning only once.
 _WARNINGS = set[str]()
 # The start of the first line of a saved file, which gin reads as a comment.
 _SEAL = b"# checksum of the lines below: "
@@ -83,7 +84,7 @@ def load(
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
     try:
-        # Check after building, because settings may also come from defaults and from other
+        # Check the built experiment, because settings may also come from defaults and from other
         # packages.
         trusted.check_built(built)
     except checks.UserError as error:
@@ -154,7 +155,7 @@ def read(path: str) -> str:
     if not seal.startswith(_SEAL):
         # The file has no checksum: an earlier version wrote the file, or a user edited it.
         seal, text = _sealing(data), data
-    fix = "Copy it back; if you changed it on purpose, delete its first line."
+    fix = "Copy the file back; if you changed the file on purpose, delete its first line."
     # Refuse a file of zeros, which a crash can leave, and which would count as a file without a
     # checksum.
     if seal != _sealing(text) or b"\0" in text:
@@ -213,7 +214,8 @@ class GinState:
             current.clear()
             current.update(saved)
         gin.config._REGISTRY.clear()
-        # Set the items one by one, so that the registry builds its index of endings again.
+        # Set the entries one by one, so that gin's registry rebuilds its index of the endings of
+        # names.
         for selector, configurable in self._registry.items():
             gin.config._REGISTRY[selector] = configurable
         gin.config._set_config_is_locked(self._is_locked)

@@ -24,7 +24,7 @@ def fill_in(
 ) -> list[gin_files.Binding]:
     """Return bindings for settings that files omit although the default has changed.
 
-    The bound value is the default with which the run was trained.
+    Each returned binding sets the default with which the run was trained.
 
     Args:
       used: the bindings that an experiment uses.
@@ -64,7 +64,7 @@ def _is_earlier(
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")
-        # Ignore files that do not build the part, because they tell nothing about its default.
+        # Ignore files that do not build `target`, because they tell nothing about its default.
         has_part = re.search(rf"\b{target.__name__}\.\w+ *=", text)
         match = re.search(rf"\b{target.__name__}\.{field.name} *= *(.*)", text)
         if has_part and (match is None or match[1].strip() == repr(field.metadata["earlier"])):

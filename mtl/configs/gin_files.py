@@ -19,7 +19,7 @@ from mtl import checks
 from mtl.configs import gin_names, trust
 
 _ONE_BINDING = (
-    "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
+    "must be one binding. Repeat --gin_param for more; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
 # The largest depth of includes: deeper includes would exceed Python's recursion limit.
@@ -375,8 +375,8 @@ def _find_file(file: str) -> pathlib.Path | None:
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
     """Return True if an include or a link could refer to a private file such as /proc/self/environ.
 
-    Errors must not quote lines of private files. A file that the user names in a flag is not
-    private, unless it is a link to a file without the ending .gin.
+    Errors must not quote lines of private files. A file that the user names in a flag is private
+    only if it is a link to a file without the ending .gin.
     """
     path = _find_file(file)
     is_other = path is not None and path.resolve().suffix != ".gin"

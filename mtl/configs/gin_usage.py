@@ -68,7 +68,8 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
-    # Do not treat a binding that only a replaced part would use as misspelt.
+    # A later binding may replace a part. Bindings that only the replaced part would use are not
+    # misspelt.
     walk_of_replaced = _Walk(effective.values())
     for binding in replaced:
         walk_of_replaced.use(binding, binding.scope)
@@ -99,11 +100,12 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
         winner = effective[binding.key]
         if winner is binding or not unused:
             continue
-        # Walk over the bindings that the replaced part would use.
+        # Walk over the bindings that the part of the replaced `binding` would use.
         walk_of_replaced = _Walk(effective.values())
         walk_of_replaced.use(binding, binding.scope)
         dropped = [other for other in unused if other.key in walk_of_replaced.used]
-        # Name each unused binding once, in the warning about the first replaced part that uses it.
+        # Name each unused binding once: in the warning about the first replaced binding whose part
+        # would use it.
         unused = [other for other in unused if other.key not in walk_of_replaced.used]
         lines += _tell_unused(winner, dropped)
     return lines
@@ -112,8 +114,8 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
 def _tell_unused(winner: gin_files.Binding, unused: Sequence[gin_files.Binding]) -> list[str]:
     """Return a warning that lists unused bindings; [] if there is nothing to list.
 
-    Bindings in a file that the file of `winner` includes are not listed, because the author of the
-    including file knew them.
+    The warning leaves out bindings of files that the file of `winner`, the replacing binding,
+    includes: the author of that file knew the included bindings.
     """
     shown_bindings = [other for other in unused if winner.place.file not in other.within]
     if not shown_bindings:

@@ -21,7 +21,7 @@ from mtl.configs import gin_names
 
 _START = "from __gin__ import dynamic_registration"
 _WIDTH = 96
-_FIX = "Define it in a module that can be imported, so that commands can read the run."
+_FIX = "Define the code in a module that can be imported, so that commands can read the run."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Writer:
         value = _simplify_number(value)
         is_literal = value is None or isinstance(value, (bool, int, float, str))
         rule = "be a part, a function or plain values"
-        checks.require(is_literal, where, rule, value, "A gin file can hold nothing else.")
+        checks.require(is_literal, where, rule, value, "A gin file can hold no other value.")
         gin_names.check_value(where, value)
         return value
 
@@ -128,7 +128,7 @@ class _Writer:
         return self._modules[module]
 
     def _choose_scopes(self, value: Any, place: str) -> None:
-        """Choose a scope for each part; the only part of a class gets no scope."""
+        """Choose a gin scope for each part, except for parts that are alone in their class."""
         for part, where in _walk_parts(value, place):
             parts_of_class = self._kinds.setdefault(part.kind, [])
             if part not in parts_of_class:
@@ -204,8 +204,8 @@ def _require_name(where: str, target: Any) -> None:
 def _find_homes(target: Any) -> list[str]:
     """Return the modules from which a gin file can import a class or function.
 
-    The candidates are the package and the module that define the class or function; if a notebook
-    defines it, the list is empty.
+    The list may contain the module that defines the class or function, and the package of the
+    module. If a notebook defines the class or function, the list is empty.
     """
     module = target.__module__
     package = module.rpartition(".")[0]
@@ -239,7 +239,7 @@ def _walk_parts(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
 
 
 def _propose_scope(part: _Part, place: str) -> str:
-    """Return a scope for a part: its `name`, or else the setting that contains it."""
+    """Return a gin scope for a part: its setting `name`, or the setting that holds the part."""
     name = dict(part.settings).get("name")
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
         return name

@@ -156,7 +156,7 @@ def _hide_imports() -> Iterator[None]:
 
     Modules stay in memory anyway, and garbage collection of their million objects takes a second.
     """
-    if not _is_launcher:  # In other programs, freezing could keep the user's objects alive.
+    if not _is_launcher:  # Outside of commands, `gc.freeze` could keep the user's objects alive.
         yield
         return
     was_enabled = gc.isenabled()
@@ -222,7 +222,7 @@ def failure(module: str, error: BaseException) -> str:
 
 def _end_process(number: int, frame: types.FrameType | None) -> None:
     del number, frame
-    os._exit(_INTERRUPTED)  # During imports, no file is half written.
+    os._exit(_INTERRUPTED)  # No code writes files during imports.
 
 
 def _tell_error(kind: type, error: BaseException, trace: Any) -> None:

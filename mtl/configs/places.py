@@ -126,7 +126,7 @@ def find(part: Any) -> Iterator[Found]:
     """
     for inner in types.walk_parts(part):
         for setting in dataclasses.fields(inner):
-            # A subclass inherits the settings of its bases, including their effects.
+            # A subclass inherits settings of its base classes, with effects such as writing files.
             for kind in type(inner).__mro__:
                 place = TABLE.get(f"{kind.__name__}.{setting.name}")
                 if place is None or not f"{kind.__module__}.".startswith(_OWN):

@@ -104,7 +104,8 @@ def _list_blocks(
         titles[title], parts = _list_rows(built, macros)
         defaults += [(f"{title}.{name}", part) for name, part in parts]
         yield title, titles[title]
-    # A default part may contain other parts, which are listed after the default part.
+    # If the default of a setting is a part, the part may contain other parts, which are listed
+    # after it.
     while defaults:
         owner, part = defaults.pop(0)
         title = gin_name(type(part))
@@ -119,7 +120,7 @@ def _list_blocks(
 def _list_rows(
     built: gin_usage.Built, macros: Mapping[str, gin_files.Binding]
 ) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return a row for each setting of a part, and (setting, part) for defaults that are parts."""
+    """Return a row for each setting of a part, and pairs (setting, its default) of parts."""
     rows_of_bindings = {
         name: (name, _write_value(binding.value, macros), _write_origin(binding, macros))
         for name, binding in built.bindings.items()
@@ -145,7 +146,7 @@ def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
 
 
 def _parts_in(value: Any) -> list[Any]:
-    """Return the parts in a value: the value itself, or the parts in a list or map."""
+    """Return the parts in a setting's value: the value itself, or entries of a list or map."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -154,10 +155,11 @@ def _parts_in(value: Any) -> list[Any]:
 
 
 def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
-    """Return the titles of the parts with these names, with or without module and scope."""
+    """Return the titles of parts that `names` name, with or without module and scope."""
     by_name: dict[str, list[str]] = {}
     for title in titles:
-        # Use a set, because a title without scope and module gives three equal names.
+        # Use a set, because the three names of a part are equal if its title has no scope and no
+        # module.
         for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
             by_name.setdefault(name, []).append(title)
     for name in names:

@@ -67,12 +67,14 @@ class Trusted:
           target: the class or function that the gin file names.
 
         Raises:
-          UserError: the module is not trusted, or the target belongs to mtl and is not a part.
+          UserError: the module is not trusted, or the target belongs to mtl and is not a part,
+              which is a frozen dataclass with keyword-only settings.
         """
         if self._packages is None:
             return
         module = getattr(target, "__module__", None)
-        # Refuse a built-in function without a module, by a text that matches no package.
+        # A built-in function has no module: check a text instead that matches no package, so that
+        # the function is refused.
         self.check_module(str(module) if module else f"{selector} (built in)")
         if self._is_in(str(module), _OWN) and not _is_part(target):
             raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")

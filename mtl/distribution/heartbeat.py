@@ -108,8 +108,8 @@ class Heartbeat:
             sign = self._signs[other]
             if other in self._fresh and sign.get("phase") in (phase, DONE):
                 return sign
-            # The heartbeat thread reads the phases, and ends this process if the other process is
-            # lost.
+            # The heartbeat thread reads the phase of the process `other`, and ends this process if
+            # `other` is lost.
             time.sleep(0.1)
 
     def read_phase(self, other: str) -> str | None:
@@ -163,7 +163,8 @@ class Heartbeat:
             self._tell_if_lost(other, phase, silent_secs)
         elif phase == FAILED:
             self._give_up(f"{other} {FAILED}")
-        elif silent_secs > self._timeout and phase == STOPPED:  # This process had time to save.
+        elif silent_secs > self._timeout and phase == STOPPED:
+            # During the timeout, this process had time to save a checkpoint.
             self._give_up(f"{other} {STOPPED}")
         elif silent_secs > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent_secs:.0f} s")

@@ -59,7 +59,7 @@ def configure_session(
       session_config: additional settings of the session, which override settings of `config`.
     """
     # If RunConfig has no session settings, Estimator uses defaults, which the additional settings
-    # would replace. The merged settings therefore start with Estimator's defaults.
+    # would replace. To keep Estimator's defaults, the merged settings start with these defaults.
     merged = tf1.ConfigProto(allow_soft_placement=True)
     # Run TensorFlow's graph optimizer only once.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1

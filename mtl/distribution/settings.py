@@ -155,7 +155,7 @@ class Distribution:
       uneven: "refuse" fails if the number of replicas does not divide the batch size; "round"
         rounds the batch size down.
       min_shard_bytes: the smallest size in bytes of a shard; larger embedding tables are cut into
-        shards of rows for the parameter servers. None keeps tables whole.
+        shards of rows for the parameter servers. If `min_shard_bytes` is None, tables stay whole.
     """
 
     strategy: Annotated[str, checks.OneOf(STRATEGIES)] = "auto"
@@ -186,7 +186,7 @@ class Distribution:
         """
         cluster = tf_config.read_cluster()
         if cluster and cluster.job == tf_config.EVALUATOR:
-            fix = "Or start no process of task type evaluator."
+            fix = "Alternatively, start no process of task type evaluator."
             checks.require(self.evaluator, "Distribution.evaluator", "be True", False, fix)
             return Place(ONE, ("/cpu:0",), cluster)
         strategy = self._choose_strategy(cluster)
@@ -266,7 +266,10 @@ class Distribution:
         """Return the name of the strategy; fail if TF_CONFIG does not fit the setting."""
         setting = self.strategy
         if cluster is None:
-            rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."
+            rule, fix = (
+                "have a TF_CONFIG",
+                "Start every process with a TF_CONFIG, as launch.cluster does.",
+            )
             is_alone = setting not in (WORKERS, SERVERS)
             checks.require(is_alone, "Distribution.strategy", rule, setting, fix)
             return setting

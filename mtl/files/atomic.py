@@ -83,7 +83,7 @@ def _replace_local(path: str) -> Iterator[str]:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         for above in reversed(folders):
-            with contextlib.suppress(OSError):  # Keeps a folder that holds the new file.
+            with contextlib.suppress(OSError):  # `rmdir` keeps folders with files.
                 os.rmdir(above)
 
 

@@ -55,7 +55,8 @@ def is_at(descriptor: int, path: str) -> bool:
 
     Args:
       descriptor: the file descriptor of the open file.
-      path: the path at which the file was opened. A link at this path counts as another file.
+      path: the path at which the file was opened. A symbolic link at `path` counts as a different
+        file, even if it leads to the open file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))

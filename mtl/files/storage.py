@@ -121,7 +121,9 @@ def require_regular(path: str) -> None:
         mode = os.stat(path).st_mode
         is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or a device"
-        checks.require(is_regular, path, "be a file", kind, "Delete it, or copy the file back.")
+        checks.require(
+            is_regular, path, "be a file", kind, "Delete this path, or copy a file to it."
+        )
 
 
 def may_exist(path: str) -> bool:

@@ -41,7 +41,7 @@ _FIXES = {
     "s3": "Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
     "gs": "Credentials: GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login.",
     "abfs": f"Credentials: {_AZURE}, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
-    "hdfs": "It needs a Hadoop client: JAVA_HOME, HADOOP_HOME and CLASSPATH.",
+    "hdfs": "hdfs:// needs a Hadoop client: JAVA_HOME, HADOOP_HOME and CLASSPATH.",
 }
 # Words in the errors of clients about missing or wrong credentials.
 _REFUSED = re.compile(r"(?i)access.?denied|forbidden|credential|token|unauth|\b40[13]\b|AccessKey")

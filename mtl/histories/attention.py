@@ -68,8 +68,9 @@ class TargetAttention(types.HistoryEncoder):
         with tf1.variable_scope("hidden_0"):
             kernel = tf1.get_variable("kernel", [4 * size, units], values.dtype)
             bias = tf1.get_variable("bias", [units], values.dtype, tf1.zeros_initializer())
-            # The kernel [4 D, units] acts on the concatenation [e, q, q - e, q * e]. The term for q
-            # - e is a part of the products with q and with e.
+            # The kernel [4 D, units] acts on the concatenation [e, q, q - e, q * e]. The term q - e
+            # needs no separate product: its kernel is added to the kernel of q, and subtracted from
+            # the kernel of e.
             of_values, of_target, difference, product = tf.split(kernel, 4)
             by_row = tf.linalg.matmul(target, of_target + difference) + bias
             hidden = tf.linalg.matmul(values, of_values - difference)

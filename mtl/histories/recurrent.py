@@ -53,7 +53,7 @@ class InterestEvolution(types.HistoryEncoder):
         `extraction`, those of the second in `evolution`, the matrix W in `attention`, and V and
         b in `next_event`.
       next_event_weight: the weight of the auxiliary loss, at least 0; 0 omits the loss. The paper
-        uses 1.
+          uses the weight 1.
     """
 
     units: checks.Count = 32
@@ -61,7 +61,7 @@ class InterestEvolution(types.HistoryEncoder):
 
     needs_target = True
     weighs_events = True
-    are_emitted_rows_apart = False  # Random events come from other rows.
+    are_emitted_rows_apart = False  # The auxiliary loss draws random events from other rows.
 
     def name_losses(self, history: str) -> dict[str, float]:
         """Return {name of the auxiliary loss: weight} for a history; empty if the weight is 0."""

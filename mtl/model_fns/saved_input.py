@@ -52,7 +52,8 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         checks.is_a("SavedInput", dataset, tf.data.Dataset, "return a tf.data.Dataset")
         iterator = tf1.data.make_initializable_iterator(dataset)
         # Estimator would initialise the iterator of a dataset in a hook, after this class has
-        # restored the state. So initialise this iterator earlier, together with the tables.
+        # restored the state. To restore the state into it, initialise this iterator earlier,
+        # together with lookup tables.
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)

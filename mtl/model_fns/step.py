@@ -118,7 +118,7 @@ def _find_rows() -> list[tf.Tensor]:
         for op in tf1.get_default_graph().get_operations()
         if op.type in _READING
         for output in op.outputs
-        if output.dtype != tf.resource  # In the graph of a loop, a resource is a variable.
+        if output.dtype != tf.resource  # A resource that enters a loop is a variable, not rows.
     ]
 
 

@@ -223,8 +223,8 @@ class Counted:
         """
         bars = []
         for sums in (self.hits, self.misses):
-            weights = sums[number, 1:].copy()  # The first entry holds NaN.
-            weights[-2] += weights[-1]  # The last entry holds probabilities of exactly 1.
+            weights = sums[number, 1:].copy()  # The first entry of `sums` counts NaN.
+            weights[-2] += weights[-1]  # Probabilities of exactly 1 join the last bar.
             bars.append(weights[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
         return [
             Bar(at / _NUM_HISTOGRAM, (at + 1) / _NUM_HISTOGRAM, positives, negatives)

@@ -85,7 +85,7 @@ class StepHook:
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
         """Act after a session call.
 
-        The values of the tensors of `choose_more` follow as additional arguments.
+        `on_step` also gets the values of the tensors from `choose_more`, as additional arguments.
 
         Args:
           run_context: the context of the session call, which can end the training.
@@ -113,7 +113,7 @@ class UnseenSteps(NamedTuple):
     due_at: Sequence[int] = ()
 
     def take(self, session: tf.compat.v1.Session, fetches: Any, step: int, pace: float) -> int:
-        """Make the steps after `step` that no hook needs to see.
+        """Run the training steps after `step`, up to the next step that a hook needs to see.
 
         If steps take longer than a second, hooks see every step, so that a request to stop ends the
         run after the current step.
@@ -129,7 +129,8 @@ class UnseenSteps(NamedTuple):
         """
         due = [(step // every + 1) * every for every in self.due_every]
         due += [later for later in self.due_at if later > step]
-        # Stop one step before the next due step, which the following session call makes with hooks.
+        # Stop one step before the next step that a hook needs to see: the following session call
+        # makes that step with hooks.
         end = min([self.last_step, *due]) - 1
         deadline = time.perf_counter() + training_loop.SECS_PER_CALL
         while step < end and time.perf_counter() + pace < deadline:
@@ -190,7 +191,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         step, values = int(next(results)), next(results)
         if self._time.waited_secs is not None:
             self._time.waited_secs += next(results)
-        # With `unseen`, several steps lie between two calls of this hook.
+        # If `unseen` makes steps without hooks, several steps lie between two calls of `after_run`.
         self._pace = secs / max(1, step - self._call_step)
         # A call without a step, such as the last call of a run, has no values.
         if step == self._last_step:
@@ -369,7 +370,7 @@ class Dominance(StepHook):
         if is_sum and losses[name] > _DOMINANT_SHARE * total:
             is_task = name in self._tasks
             kind = "Task" if is_task else "Auxiliary loss"
-            fix = "Scale its label, or balance the tasks." if is_task else "Lower its weight."
+            fix = "Scale the task's label, or balance tasks." if is_task else "Lower its weight."
             line = (
                 f"{kind} {name!r} makes up {losses[name]:.3g} of the loss of {total:.3g} at step "
                 f"{step}: other {'tasks' if is_task else 'losses'} hardly count. {fix}"
@@ -390,7 +391,7 @@ class Skipped(StepHook):
 
     def end(self, session):
         scalars = dict(zip(self._result.names, self._values.tolist(), strict=True))
-        # An empty list removes the warning of an earlier start.
+        # If `lines` stays empty, `record_doubts` removes the warning of an earlier start.
         skipped, lines = scalars.get("skipped_steps", 0), []
         if skipped > _SKIPPED_SHARE * self._step:
             lines = [
@@ -441,7 +442,7 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
         self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()  # Cached: a second session does not call the function again.
+        self._on_start()  # A second session gets the cached result of `on_start`.
 
     def after_run(self, run_context, run_values):
         self._on_call()

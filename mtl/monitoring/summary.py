@@ -26,8 +26,8 @@ from mtl.variables import pruned
 _CELLS = 3
 
 
-# The endings of metrics that warn of errors in other metrics. A metric with such a name is hidden
-# if it is 0.
+# The endings of metrics that warn of errors in other metrics. A metric whose name ends so is hidden
+# if the metric is 0.
 _WARNINGS = ("nan_predictions", "_error_bound")
 
 

@@ -4,8 +4,9 @@ training.Training(made, "runs/a", on_start, observers=[*observers, loss_rates.ob
 
 The training graph sums the losses of an interval of steps. At the last step of each interval, the
 graph computes one factor for each source, which multiplies the source's rate. The variable
-`mixture/log_factors` holds the factors of all intervals, so a checkpoint saves them. A hook passes
-the factors of the sources to the input, which then draws rows at the new rates.
+`mixture/log_factors` holds the logarithms of the sources' factors in all intervals, so a checkpoint
+saves the factors. A hook passes the factors of the sources to the input, which then draws rows at
+the new rates.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def tell_what_waits(*, evaluated: int, last: int) -> None:
     """
     if evaluated < last:
         message = (
-            "Checkpoints after step %d, up to %d, wait for %s. If it has ended, start all "
-            "processes again."
+            "Checkpoints after step %d, up to %d, wait for %s. If that process has ended, start "
+            "all processes again."
         )
         _log.info(message, evaluated, last, EVALUATOR)
 

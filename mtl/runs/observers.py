@@ -33,7 +33,7 @@ def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Obs
 
 
 def _check(observer: Any) -> None:
-    """Fail unless a part of `Experiment.observers` returned None or a valid observer."""
+    """Fail unless an entry of `Experiment.observers` returned None or a valid observer."""
     if observer is None:
         return
     rule, kind = "return a types.RunObserver or None", type(observer).__name__

@@ -3,8 +3,8 @@
 training.Training(made, "runs/a", on_start, observers=[*observers, own_updates.observe])
 
 If your network calls a batch norm of Keras, the graph has ops that update the moving averages, but
-no training step runs these ops. `networks.KerasModel` and the layers of `mtl` add such ops to
-UPDATE_OPS.
+no training step runs these ops. `networks.KerasModel` and the layers of `mtl` add the updates of
+moving averages to UPDATE_OPS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def observe(run: types.ObservedRun) -> OwnUpdates:
 
 
 class OwnUpdates(types.RunObserver):
-    """Checks the updates of each training step that is built."""
+    """Checks, for each training step that is built, that it runs the network's update ops."""
 
     def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
         del model, statistics
@@ -74,7 +74,7 @@ class _RequireUpdates(types.StepExtension):
 
     @contextlib.contextmanager
     def around_network(self) -> Iterator[Mapping[str, Any]]:
-        """Note the ops of the first pass: auxiliary losses withhold the updates of later passes."""
+        """Record the ops of the first forward pass; updates in later passes are not run."""
         graph = tf1.get_default_graph()
         before = len(graph.get_operations())
         yield {}
@@ -116,7 +116,7 @@ class _RequireUpdates(types.StepExtension):
         checks.require(not frozen, "frozen variables", rule, _show_few(frozen), fix)
 
     def _list_assignments(self) -> list[tf.Operation]:
-        """Return the ops that assign to variables in the pass, except for the first values."""
+        """Return ops of the first forward pass that assign to variables, except first values."""
         assignments = [op for op in self._passed or () if _ASSIGNING.fullmatch(op.type)]
         # Each copy of a variable on a replica has an op that assigns the first value.
         return [op for op in assignments if op.name != f"{op.inputs[0].op.name}/Assign"]

@@ -201,7 +201,7 @@ class Look:
             else first_feature.shape[0]
         )
         if not self._batches and rows < self._data.batch_size:
-            self._is_whole = True  # No other batch follows.
+            self._is_whole = True  # A smaller first batch is the whole split.
         self._rows, self._batches = self._rows + rows, self._batches + 1
         if labels:
             self._missing.see(labels)

@@ -243,8 +243,8 @@ class Training:
         ]
         if any(added_rows):
             return (*settings, self._parts, added_rows)
-        # If the order of rows depends on the number of parts, a position saved with another number
-        # would mean other rows.
+        # If the order of rows depends on the number of micro-batches, a position that was saved
+        # with a different number of micro-batches would mean different rows.
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
@@ -281,7 +281,8 @@ class Training:
             train_distribute=strategy,
             tf_random_seed=self._run.seed,
             # Estimator's hooks assume one step per session call, and count from the start of the
-            # process. `Saving` and our hooks save, log and count instead.
+            # process. Instead of Estimator, `Saving` and our hooks save checkpoints, log and count
+            # steps.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             keep_checkpoint_max=saving.ALL_CHECKPOINTS,

@@ -5,8 +5,8 @@ graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded g
 After pruning, all incoming or all outgoing weights of a unit may be 0. A unit without input is
 constant, and its contribution is added to the biases of the next layers. This module follows units
 through operations that do not mix channels: products with constant kernels, additions, activations,
-pooling, concatenation and flattening. If an operation of another kind reads a unit, the unit is not
-removed.
+pooling, concatenation and flattening. If an operation that may mix channels, such as a softmax,
+reads a unit, the unit is not removed.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Units:
         """Let the units at each position of two tensors stay or be removed together.
 
         Returns:
-          The joined units, or `_FIXED` at positions of a fixed channel.
+          For each position, the unit of `first`; `_FIXED` if one of the two units must stay.
         """
         for left, right in zip(first, second, strict=True):
             if _FIXED in (left, right):
@@ -144,8 +144,8 @@ class _Units:
             left, right = self._find_root(left), self._find_root(right)
             self._stays[left] |= self._stays[right]
             self._parents[right] = left
-        # Return `_FIXED` for a unit at the position of a fixed channel, because the unit must stay,
-        # too.
+        # Return `_FIXED` for a position at which one unit must stay, because the other unit must
+        # stay, too.
         return np.where(second == _FIXED, second, first)
 
     def find_removable(self, products: Collection[_Product]) -> np.ndarray:
@@ -160,7 +160,7 @@ class _Units:
                 needed_units = product.rows.units[_are_needed(product, is_removed)]
                 can_go[np.isin(roots, roots[needed_units[needed_units != _FIXED]])] = False
             survivors = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
-            if survivors:  # Keep a unit of each layer without units; start again.
+            if survivors:  # Keep one unit of each layer that would lose all; search again.
                 stays[survivors] = True
                 can_go[:] = False
             elif (can_go == is_removed).all():
@@ -243,8 +243,8 @@ class _Walk:
     def _pool_channels(
         self, operation: tf.Operation, channels: _Channels
     ) -> Sequence[_Channels] | None:
-        # Refuse pooling over channels, because this pooling mixes channels. In other pooling, a
-        # constant stays constant, because TensorFlow leaves padding out of means and maxima.
+        # Refuse pooling over channels, because this pooling mixes channels. Pooling over places
+        # keeps a constant, because TensorFlow leaves padding out of means and maxima.
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
         return [channels] if is_plain else None
 
@@ -279,7 +279,8 @@ class _Walk:
         # The product with a weight of 0 is 0, even if the input is unknown.
         parts = np.where(kernel == 0, 0.0, kernel * rows.values[:, np.newaxis])
         sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
-        # If the borders of an image differ, only a sum of 0 is the same at all pixels.
+        # If padding changes the sums at the borders of an image, a channel is constant only if its
+        # sum is 0.
         return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
 
     def _combine_inputs(self, operation: tf.Operation) -> Sequence[_Channels] | None:
@@ -302,8 +303,8 @@ class _Walk:
         if channels is None or constant.ndim > 1 or constant.size not in (1, len(channels.units)):
             return None
         if constant.size > 1:
-            # Record a vector, from which `rewrite` removes entries; a scalar fits any number of
-            # channels.
+            # Record a constant vector, because `rewrite` removes the entries of removed channels
+            # from it. A scalar fits any number of channels.
             self._constants.append((operation.name, place, channels.units))
         pair = (constant, channels.values) if place == 0 else (channels.values, constant)
         return [channels._replace(values=_apply_arithmetic(operation.type, *pair))]
@@ -428,7 +429,7 @@ def _create_fixed(count: int) -> _Channels:
 
 def _apply_arithmetic(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Compute channel values, in which NaN means unknown; a product with 0 is always 0."""
-    with np.errstate(all="ignore"):  # TensorFlow computes the same infinities and NaN.
+    with np.errstate(all="ignore"):  # Infinities and NaN occur as in TensorFlow.
         result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))
     return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
 

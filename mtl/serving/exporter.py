@@ -150,10 +150,10 @@ class Exporter:
         try:
             return write(optimized.Optimized())
         except verification.RefusedError as error:
-            unchanged = write(None)  # Fails, too, unless the removal of units caused the error.
+            unchanged = write(None)  # Without removed units, the check fails only for other causes.
             _log.error("%s: %s", REWRITING_FAILED, error)
             return unchanged
-        except checks.UserError as error:  # The model may be too large to rewrite, for example.
+        except checks.UserError as error:  # For example, the model is too large.
             _log.warning("Units that add nothing stay in the export: %s", error)
             return write(None)
 

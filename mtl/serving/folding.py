@@ -115,8 +115,9 @@ def _rewrite_node(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any
     if node.op not in ("Mul", *_ADDITIONS):
         return False
     computed, constant = _split(graph, node)
-    # Do not merge a value that other nodes read, too, because it would be computed twice. New nodes
-    # have no readers until the next round.
+    # Do not merge a value that other nodes read, too, because it would be computed twice. `readers`
+    # lists no readers of nodes that this round of rewriting has added; the next round merges these
+    # nodes.
     if computed is None or constant is None or len(readers.get(computed, ())) != 1:
         return False
     inner = graph.nodes[computed]

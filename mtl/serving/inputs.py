@@ -37,14 +37,15 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
       spec: the fields of the model; labels are left out.
 
     Returns:
-      A receiver with the features of the model. Its input is "examples", strings [B]; its
-      alternative "raw" takes the raw inputs instead.
+      A receiver with the features of the model. The input of the receiver is "examples", strings
+      [B]; the receiver's alternative "raw" takes the raw inputs instead.
 
     Raises:
       InvalidArgumentError: when run, if raw inputs have different numbers of rows.
     """
     empty = tf.constant([], tf.string)
-    # With this default, a client can send only raw inputs; the features of examples are then empty.
+    # `empty` is the default of "examples", so that a client can send only raw inputs; the features
+    # of examples are then empty.
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
     parsed = spec.parse(examples, with_labels=False)
     fields = spec.feature_fields

@@ -17,8 +17,8 @@ from mtl.serving import dead_units, folding, graphs, loaded, weights
 from mtl.tf_internals import saved_model
 
 # Rounding changes a float32 weight by up to 6e-8 of its value, a float16 weight by up to 5e-4, and
-# an int8 weight by up to 4e-3 of the largest weight in the channel. Outputs sum the errors of many
-# weights.
+# an int8 weight by up to 4e-3 of the largest weight in the channel. The errors of many weights add
+# up in an output, so outputs get larger tolerances.
 _TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "int8": 0.1}
 # A protocol buffer holds less than 2 GiB. One MiB is reserved for the nodes.
 _MAX_BYTES = 2**31 - 2**20

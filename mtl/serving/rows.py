@@ -36,7 +36,7 @@ class Rows:
         return len(next(iter(self.values.values())))
 
     def first(self, count: int) -> Rows:
-        """Return the first rows.
+        """Return the first `count` rows, or all rows if there are fewer.
 
         Args:
           count: the largest number of rows to return.
@@ -152,8 +152,8 @@ def on_cpu() -> tf.compat.v1.ConfigProto:
     """Return settings of a session without GPUs, which would round float32 differently."""
     config = tf1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
     # Turn off an optimizer pass that saves GPU memory. The pass assumes that fed inputs are empty
-    # batches. In TensorFlow 2.16 to 2.20, the pass also prints a warning for each convolution, at
-    # any log level.
+    # batches. In TensorFlow 2.16 to 2.20, the memory optimizer also prints a warning for each
+    # convolution, at any log level.
     options = config.graph_options.rewrite_options
     options.memory_optimization = options.NO_MEM_OPT
     return config

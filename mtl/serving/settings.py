@@ -28,7 +28,7 @@ class Rewriting(Protocol):
         return False
 
     def __call__(self, directory: str) -> None:
-        """Rewrite the SavedModel in a directory."""
+        """Rewrite the SavedModel in a directory, to make it smaller or faster."""
 
 
 @checks.dataclass

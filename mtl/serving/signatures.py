@@ -155,6 +155,6 @@ def _forget_source_paths(meta_graph: Any) -> None:
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     for node in nodes.values():
         path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None
-        if path is not None and path.op == "Const":  # The path of a saver is not a constant.
+        if path is not None and path.op == "Const":  # A saver gets its path as an input.
             (prefix,) = path.attr["value"].tensor.string_val
             path.attr["value"].tensor.string_val[0] = os.path.basename(prefix)

@@ -257,9 +257,9 @@ class TaskSaliency(Criterion):
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
     arXiv:2206.04662. In the paper, each task marks a chosen number of weights, and all marked
-    weights remain. Here, the requested density determines how many weights each task marks. A
-    weight that only one task uses is ranked by the scores of this task. Only the order of a task's
-    scores counts, so a task with a large loss does not dominate.
+    weights remain. In `TaskSaliency`, the requested density determines how many weights each task
+    marks. A weight that only one task uses is ranked by the scores of this task. Only the order of
+    a task's scores counts, so a task with a large loss does not dominate.
 
     Only steps that prune take a backward pass for each task. Synchronous replicas, however,
     exchange a gradient for each task in every step; in steps that do not prune, these gradients are
@@ -333,7 +333,7 @@ class SparseGpt(Criterion):
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
-    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. Training cannot use the criterion.
+    `layers.dense`; see `mtl.tools.pruning.sparse_gpt`. `SparseGpt` cannot prune during training.
 
     Attributes:
       block: the number of inputs whose weights are pruned at once.

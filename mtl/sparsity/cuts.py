@@ -101,7 +101,7 @@ def chooses(part: Part, name: str) -> bool:
 
 
 def check_kind(part: Part, name: str, is_table: bool) -> None:
-    """Check that a part can prune a variable from the part's first step on.
+    """Check that a `Pruning` can prune a variable from its first pruning step on.
 
     Args:
       part: a `Pruning` that chooses the variable.
@@ -148,7 +148,7 @@ def create(
     fix = "Raise Distribution.min_shard_bytes, so that the table has no shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
-    fix = "Its table has 16 bits: see the setting storage of its column."
+    fix = "The table has 16 bits: see the setting storage of the column."
     is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
     checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)

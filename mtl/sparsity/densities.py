@@ -136,11 +136,12 @@ class Global:
         for layer, floor in zip(scores, floors, strict=True):
             flat = tf.reshape(layer, [-1])
             is_in_floor = keep_largest(flat, tf.constant(floor)) > 0
-            # The groups in the floor of each layer must come before all groups of other layers,
-            # even before frozen entries, whose score is the largest number.
+            # Each layer keeps at least a share `self.floor` of its groups. These groups get the
+            # largest number as their score, as frozen entries have, and all other groups get less.
             lowered = tf.minimum(flat, flat.dtype.max / 2)
             raised_scores.append(tf.where(is_in_floor, flat.dtype.max, lowered))
-        # The floors are rounded up, so their sum may be above the rounded share.
+        # The least number of groups of each layer is rounded up, so the sum over layers may exceed
+        # the number of groups that should remain.
         total = _count_groups(sum(sizes), densities[0], progress, least=sum(floors))
         masks = tf.split(keep_largest(tf.concat(raised_scores, 0), total), sizes)
         return [tf.reshape(mask, layer.shape) for mask, layer in zip(masks, scores, strict=True)]
@@ -178,7 +179,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores, else zeros; of equal scores, the first are chosen.
 
     To find the least of the largest scores, the scores are counted, first by their upper 16 bits,
-    then by their lower 16 bits. Counting is many times faster than sorting.
+    then by their lower 16 bits. Counting the scores is many times faster than sorting the scores.
 
     Args:
       scores: finite scores, [N].
@@ -191,7 +192,8 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     # If their bits are read as integers, negative floats are in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
-    # The shift keeps the sign, so `upper` begins at -2^15. With 2^15 added, the values begin at 0.
+    # The shift keeps the sign, so `upper` begins at -2^15. `_find_least` needs values from 0 on, so
+    # 2^15 is added to `upper`.
     upper = tf.bitwise.right_shift(ordered, 16)
     least_upper, num_equal = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)
@@ -200,8 +202,8 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     least_lower, num_equal = _find_least(lower, num_equal)
     least = (least_upper - _HALF // 2) * _HALF + least_lower
     is_above, is_equal = ordered > least, tf.equal(ordered, least)
-    # Of the scores that are equal to the least of the largest, only the first `num_equal` are
-    # chosen.
+    # If several scores equal `least`, the smallest chosen score, only the first `num_equal` of them
+    # are chosen.
     is_among_first = tf.cumsum(tf.cast(is_equal, tf.int32)) <= num_equal
     return tf.cast(is_above | is_equal & is_among_first, tf.float32)
 
@@ -227,7 +229,7 @@ def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores along the last axis, else 0; of equal scores, the first.
 
     Args:
-      scores: scores, [..., N].
+      scores: the scores to compare along the last axis, [..., N].
       count: the number of ones along the last axis, an int32 scalar.
 
     Returns:

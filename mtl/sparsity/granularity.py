@@ -84,8 +84,8 @@ class NOfM(_Groups):
 
     Attributes:
       n: the number of weights that remain of m neighbours, at least 1.
-      m: the number of neighbouring weights of which n remain, above n. The number of inputs must be
-        a multiple of m.
+      m: the number of neighbouring weights of which n remain, above n. The number of a layer's
+        inputs must be a multiple of `NOfM.m`.
     """
 
     n: checks.Count = 2
@@ -305,7 +305,7 @@ class Units(_Groups):
           shape: the shape of the variable, [..., units].
 
         Returns:
-          [1, ..., 1, units].
+          The shape of the groups, [1, ..., 1, units].
         """
         return [*[1] * (len(shape) - 1), shape[-1]]
 
@@ -318,6 +318,6 @@ class Units(_Groups):
           scores: [..., units].
 
         Returns:
-          [1, ..., 1, units].
+          The mean score of each unit, [1, ..., 1, units].
         """
         return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

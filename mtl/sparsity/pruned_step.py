@@ -262,7 +262,7 @@ class _Pruner:
                 fits = any(patterns.matches(pattern, name) for name in candidates)
                 checks.require(fits, "Pruning.patterns", rule, pattern, fix)
             is_used = any(cut.part is part for cut in self._cuts.values())
-            fix = "Earlier parts cut all of them."
+            fix = "Earlier entries of MultiTaskModel.pruning cut all matching variables."
             checks.require(is_used, "Pruning.patterns", rule, list(part.patterns), fix)
 
     def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
@@ -303,8 +303,8 @@ def _set_to_zero(
 ) -> tf.Operation:
     """After an update, set pruned weights to 0, and their optimizer state to initial values.
 
-    From then on, pruned weights stay 0: with the initial optimizer state, a gradient of 0 changes
-    no weight.
+    After that, training keeps pruned weights at 0: with the initial optimizer state, a gradient of
+    0 changes no weight.
     """
     mask_pairs = []
     for mask, variable in pairs:
@@ -330,7 +330,7 @@ def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
         return tf.multiply(tf.convert_to_tensor(value), mask)
 
 
-@functools.cache  # A name can be registered only once.
+@functools.cache  # TensorFlow registers a gradient under a name only once.
 def _register_gradient() -> None:
     tf.RegisterGradient(_MASKED)(_mask_gradient)
 

@@ -45,12 +45,12 @@ class Pruning:
       granularity: the groups of weights that are pruned together.
       regrowth: lets pruned weights grow again, and prunes others in exchange; None if pruned
         weights remain pruned.
-      gradient: the gradient of pruned weights. With "stopped", the gradient is 0, also for
-        balancing and clipping. With "dense", balancing and the criterion get the gradient, but the
-        weights do not change; `Regrowth` by gradients needs "dense". With "straight_through",
-        pruned weights keep their values behind the masks and are trained, and come back if their
-        scores become large. A checkpoint saves the values behind the masks; evaluation and exports
-        restore zeros.
+      gradient: the gradient of pruned weights. If `gradient` is "stopped", the gradient of pruned
+        weights is 0, also for balancing and clipping. If `gradient` is "dense", balancing and the
+        criterion get the gradient of pruned weights, but these weights do not change; `Regrowth` by
+        gradients needs "dense". With "straight_through", pruned weights keep their values behind
+        the masks and are trained, and come back if their scores become large. A checkpoint saves
+        the values behind the masks; evaluation and exports restore zeros.
     """
 
     schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
@@ -179,7 +179,7 @@ class Pruning:
             score if is_frozen is None else tf.where(is_frozen, score.dtype.max, score)
             for score, is_frozen in zip(scores, frozen, strict=True)
         ]
-        if not self.hides_weights:  # Otherwise, pruned weights may come back.
+        if not self.hides_weights:  # Weights that are hidden behind a mask may come back.
             pairs = zip(scores, masks, strict=True)
             # Pruned weights get the least score, so that they remain pruned.
             scores = [tf.where(mask > 0, score, score.dtype.min) for score, mask in pairs]
@@ -240,9 +240,9 @@ class Selection(NamedTuple):
     Attributes:
       is_finite: True if all scores are finite; otherwise the masks do not change.
       masks: the masks of N variables, zeros and ones.
-      overlaps: a number in [0, 1] for each variable that several tasks share. The number is the
+      overlaps: a number in [0, 1] for each variable that several tasks share. An overlap is the
         intersection over union of the masks that single tasks would choose, averaged over all pairs
-        of tasks. The list is empty if the criterion has no separate scores for tasks.
+        of tasks. `overlaps` is empty if the criterion has no separate scores for tasks.
     """
 
     is_finite: tf.Tensor

@@ -21,7 +21,7 @@ class Cubic:
 
     Attributes:
       end_step: the global step of the last pruning, above `begin_step`. The run should continue
-        after this step, so that the network can recover.
+          after `end_step`, so that the network can recover.
       begin_step: the global step at which pruning begins.
       every_steps: the number of steps from one pruning to the next, in which the network recovers.
     """
@@ -72,12 +72,12 @@ class OneShot:
 
     @property
     def first_step(self) -> int:
-        """The global step of the pruning."""
+        """The global step at which all weights are pruned at once."""
         return self.step
 
     @property
     def last_step(self) -> int:
-        """The global step of the pruning."""
+        """The global step at which all weights are pruned at once."""
         return self.step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
@@ -87,7 +87,7 @@ class OneShot:
           step: the global step, an int64 scalar.
 
         Returns:
-          The share, a float64 scalar, 0 or 1.
+          The share, a float64 scalar: 0 before the step of the pruning, then 1.
         """
         # The comparison is >=, because a process that shares its global step with others may miss a
         # step.

@@ -223,8 +223,8 @@ class Field:
     def value(self, values: Sequence[Any] | None) -> Any:
         """Convert values to the value of the field in one example.
 
-        TensorFlow ops convert a whole batch in the same way, but faster. This method also finds the
-        bad value for an error message.
+        TensorFlow ops convert a whole batch in the same way, but faster. `Field.value` converts
+        single examples, and also finds the bad value for an error message.
 
         Args:
           values: Python objects or texts; None if the field is absent.
@@ -271,7 +271,7 @@ def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: st
     item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
     are_counts = tf.reduce_all(
         (item_counts >= 0) & (item_counts <= num_values)
-    )  # The bound prevents overflow in the sums.
+    )  # Counts up to `num_values` cannot overflow in sums.
     fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
@@ -288,10 +288,10 @@ class Spec:
       labels: {name: dtype} or {name: (dtype, shape)} of the fields that are known only in training
         and evaluation, such as targets and example weights. An absent label without a default is a
         missing label. NaN (float32), the least integer (int64) or "" (string) marks a missing
-        label. Heads may use other marks, such as -1 among class ids.
+        label. Heads may use other marks of missing labels, such as -1 among class ids.
       defaults: {name: value} of the fields that may be absent. For a float32, "nan" means a missing
-        number. None keeps a field required. For an int64 label, the default -1 has the same effect
-        as no default, so an absent label is a missing label.
+        number. The default None keeps a field required. For an int64 label, the default -1 has the
+        same effect as no default, so an absent label is a missing label.
       type_defaults: {dtype: value}, the default of all other features of a type, except lists of
         variable length.
       keys: the features that heads read in addition to labels, such as the user whose rows a head
@@ -306,9 +306,9 @@ class Spec:
         Mapping[str, Any],
         checks.Map("map names to values"),
     ] = dataclasses.field(default_factory=dict)
-    # The repr leaves out these settings. To detect changed data, a resumed run compares the repr
-    # with the saved repr, which lacks these settings if an older version saved it. The order of
-    # examples does not depend on these settings.
+    # The repr leaves out `type_defaults` and `keys`, which do not change the order of examples. A
+    # resumed run compares the repr with the saved repr, to detect changed data. Older versions
+    # saved reprs without `type_defaults` and `keys`.
     type_defaults: Annotated[
         Mapping[str, Any],
         checks.Map("map types to values"),
@@ -335,7 +335,7 @@ class Spec:
                 where = f"Spec.labels[{name!r}]"
                 checks.one_of(where, field.dtype, MISSING)
                 checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
-            elif self.labels:  # Without labels, a feature may be a label of another Spec.
+            elif self.labels:  # Without labels, features may be labels of another Spec.
                 is_free = field.default is None or not field.is_ragged
                 checks.require(is_free, f"Spec.defaults[{name!r}]", _NO_DEFAULT, field.default)
 
@@ -469,7 +469,7 @@ class Spec:
           values: {field: [B, ...]}; lists and weights are ragged, [B, (L)].
 
         Returns:
-          All values; the check runs when the weights are read.
+          All values. The check of the weights runs when the graph reads the weights.
 
         Raises:
           InvalidArgumentError: when the graph runs, if a list and its weights differ in length.
@@ -490,8 +490,8 @@ class Spec:
         The reader of CSV files also drops empty texts in lists.
 
         Args:
-          features: {name: [B, ...]} of all features. Lists that hold ids instead of texts do not
-            change.
+          features: {name: [B, ...]} of all features. From lists that hold ids instead of texts,
+            nothing is dropped.
 
         Returns:
           All features. For a list of lists, the counts of values by item also leave out the empty
@@ -501,7 +501,7 @@ class Spec:
         for name, field in self.feature_fields.items():
             if not (field.is_ragged and field.dtype == "string"):
                 continue
-            if features[name].dtype != tf.string:  # Values that are already ids lack empty texts.
+            if features[name].dtype != tf.string:  # Ids never stand for empty texts.
                 continue
             is_text = tf.not_equal(features[name].values, "")
             # The number of remaining texts before each position.

@@ -15,7 +15,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 def outermost_graph() -> tf.Graph:
     """Return the outermost graph that is being built, even inside a loop or a branch."""
     graph = tf.compat.v1.get_default_graph()
-    # Only graphs of functions, such as bodies of loops, have this attribute.
+    # Only graphs of functions, such as bodies of loops, have the attribute `outer_graph`.
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     return graph

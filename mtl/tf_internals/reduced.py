@@ -24,8 +24,8 @@ def apply_reduced(
     Args:
       optimizer: an optimizer of TensorFlow 1.
       gradients_and_variables: N pairs of a gradient and its variable.
-      when: True, or a bool scalar of the graph that is equal on all replicas. If the scalar is
-        False, neither variables nor optimizer state change.
+      when: True, or a bool scalar of the graph that is equal on all replicas. If `when` is False,
+        neither variables nor optimizer state change.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         pairs = list(gradients_and_variables)

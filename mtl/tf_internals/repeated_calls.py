@@ -2,8 +2,8 @@
 
 repeated_calls.prepare(session)               # in after_create_session
 
-TensorFlow analyses the fetches again in each session call. For a small network, the analysis takes
-a quarter of the time of a training step.
+TensorFlow analyses the fetches again in each session call. For a small network, analysing the
+fetches takes a quarter of the time of a training step.
 """
 
 from __future__ import annotations

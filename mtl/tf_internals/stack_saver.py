@@ -37,7 +37,7 @@ class _Builder(saver_lib.BulkSaverBuilder):
 
     def _build_internal(self, names_to_saveables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         ids = {id(saveable) for saveable in names_to_saveables}
-        if not ids >= self._stacks.keys():  # A missing stack would be saved whole.
+        if not ids >= self._stacks.keys():  # Never save a stack as one variable.
             raise ValueError("A stack is not among the variables of the graph.")
         saveables = [
             _Members(saveable, *self._stacks[id(saveable)])

@@ -23,8 +23,9 @@ _TOOLS = "mtl.tools."
 def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObserver]:
     """Return the observers that other settings add to a run, followed by `Experiment.observers`.
 
-    The other settings are the `trackers`, `clip_audit` and `tensorboard` of the `Experiment`,
-    `Run.profile`, `Run.check_numerics` and `Serving.portable`. Every run draws pictures.
+    The settings that add observers are the `trackers`, `clip_audit` and `tensorboard` of the
+    `Experiment`, `Run.profile`, `Run.check_numerics` and `Serving.portable`. Every run draws
+    pictures.
 
     Raises:
       UserError: two observers are tools of the same class, so they would write the same files.

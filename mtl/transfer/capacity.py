@@ -58,7 +58,7 @@ def find_table(name: str, names: Iterable[str]) -> str:
       names: the names of all variables, as for `find_keys`.
 
     Returns:
-      The name of the table, `<scope>/embedding`; for all other variables, `name` itself.
+      The name of the table, `<scope>/embedding`; `name` itself if the variable belongs to no keys.
     """
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)

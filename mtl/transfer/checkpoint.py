@@ -23,7 +23,7 @@ with deferred.imports():
     from mtl.transfer import source as source_lib
 
 _STEP = "global_step"
-_OF_RUN = ("statistics", "events.out.tfevents.*")  # Every run has these files.
+_OF_RUN = ("statistics", "events.out.tfevents.*")  # Files of every run.
 
 
 class Values(dict[str, np.ndarray]):
@@ -84,7 +84,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
 
 
 def _require_equal_averages(values: Mapping[str, np.ndarray], source: source_lib.Source) -> None:
-    """Fail if a variable has changed since it was read, but not its average."""
+    """Fail if a variable has changed since it was read, but its moving average has not changed."""
     for name in values.keys() & source.shapes.keys():
         average = source.trained_name(name)
         if average != name and average in values:

@@ -64,7 +64,7 @@ class Decision:
         if old in self.source.shapes:
             return self._warm(entry, name, old)
         keys = capacity.find_counted_keys(old, self.source.shapes)
-        if keys:  # An export saves the keys, but not their number.
+        if keys:  # An export saves the keys of a table, but not the number of keys.
             return entry(outcome="warmed", why="counted from its keys", source=keys, is_count=True)
         self._check_rename(name, old)
         return entry(outcome="initialised", why="the source lacks it")
@@ -164,7 +164,7 @@ class Decision:
         their_keys = capacity.find_keys(old, self.source.shapes)
         if (our_keys is None) != (their_keys is None) and shape:
             rule = f"be a growing table here and in {self.source.path}, or in neither"
-            fix = "Exclude it with WarmStart.exclude."
+            fix = "Exclude the variable with WarmStart.exclude."
             checks.fail(f"variable {name!r}", rule, our_keys or their_keys, fix)
         if our_keys is None or their_keys is None or not shape:
             return None
@@ -210,7 +210,7 @@ class Decision:
     ) -> plan.Rows | None:
         """Match rows by their names; return None if all rows keep their places."""
         shape, old_shape = self.shapes[name], self.source.shapes[old]
-        # Rows of classes are along the last axis, -1, and rows of tokens along the first axis.
+        # Names of classes belong to the last axis, -1, and names of tokens to the first axis.
         axis = our_names.axis % len(shape)
         old_names, new_names = map(row_names_lib.read_names, (their_names, our_names))
         origins = row_names_lib.match_rows(old_names, new_names, old_shape[axis], shape[axis])
@@ -219,7 +219,7 @@ class Decision:
         return None if is_same else plan.Rows(origins, axis, len(old_names), is_state)
 
     def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
-        fix = "Exclude it with WarmStart.exclude, or name its saved rows in WarmStart.row_names."
+        fix = "Set WarmStart.exclude for the variable, or WarmStart.row_names for its saved rows."
         if pruned.find_weights(name) != name:
             fix = "Set Pruning.granularity as in the source, or exclude the weights that it cuts."
         rule = f"have its shape {shape} in {self.source.path} too"
@@ -237,7 +237,7 @@ class Decision:
         our_classes, their_classes = map(row_names_lib.read_names, (our_names, their_names))
         is_moved = our_classes != their_classes and set(our_classes) == set(their_classes)
         rule = f"have the order of classes in {self.source.path}, {', '.join(their_classes[:9])}"
-        fix = "Exclude it with WarmStart.exclude, or change the order here."
+        fix = "Exclude the variable with WarmStart.exclude, or change the order of classes here."
         is_of_classes = self.shapes[name][-1] in (1, len(our_classes) - 1)
         where = f"variable {name!r}"
         checks.require(not (is_moved and is_of_classes), where, rule, our_classes[:9], fix)
@@ -245,7 +245,7 @@ class Decision:
     def _require_equal_groups(
         self, name: str, our_names: types.RowNames, their_names: types.RowNames
     ) -> None:
-        """Check that rows for several names stand for the same names in the source."""
+        """Check that each row that several names share has the same names in the source."""
         our_values, their_values = map(row_names_lib.read_names, (our_names, their_names))
         are_sets = our_names.are_a_set and their_names.are_a_set
         is_part = set(our_values) <= set(their_values) or set(our_values) >= set(their_values)
@@ -273,7 +273,7 @@ class Decision:
     def _require_fit(self, where: str, names: types.RowNames, old: str) -> None:
         """Check that `WarmStart.row_names` names each row of a saved variable once.
 
-        Names that do not fit the rows would leave the rows in their places.
+        With a wrong number of names, rows would not be matched by name, but by place.
         """
         listed, shape = row_names_lib.read_names(names), self.source.shapes[old]
         checks.unique(where, listed)

@@ -47,8 +47,8 @@ class Entry:
       why: the reason in words.
       source: the name of the saved variable; None if the variable gets no saved value.
       rows: which saved row each row gets; None if all rows keep their places.
-      offset: a number to add to the saved value. If the value is a global step of the source, the
-        sum is negative, which means a step before this run.
+      offset: a number to add to the saved value. If the saved value is a global step of the source,
+          the value plus `offset` is negative, which means a step before this run.
       is_count: True if the value is the number of keys in the saved variable.
       is_unnamed: True if this run names the rows, but the source does not.
     """

@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 
 # Calibration computes these settings of heads, {name: (value before calibration, hint)}.
 _CALIBRATED: dict[str, tuple[Any, str]] = {
-    "knots": (0, "Isotonic computes them."),
-    "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate them."),
+    "knots": (0, "Isotonic computes the knots."),
+    "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate slices."),
 }
 
 

@@ -94,7 +94,7 @@ def open_source(where: str, location: str) -> Source:
       UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
-    location = _ENDING.sub("", location)  # Accepts each file of a checkpoint, too.
+    location = _ENDING.sub("", location)  # `location` may be a file of a checkpoint.
     is_folder, rule = tf.io.gfile.isdir(location), "be a checkpoint, a model_dir or a SavedModel"
     is_keras = not is_folder and location.endswith(_KERAS_ENDINGS)
     fix = "Write the Keras model by `model.export(FOLDER)`, and take that folder."
@@ -117,7 +117,8 @@ def open_source(where: str, location: str) -> Source:
 def _open_source(path: str, directory: str) -> Source:
     try:
         variables = tf.train.list_variables(path)
-        # The list is in the index. Read the smallest value, to open a file with values, too.
+        # The list of variables is in the checkpoint's index file. Read the smallest value, to open
+        # a file with values, too.
         for name, _ in sorted(variables, key=lambda pair: math.prod(pair[1]))[:1]:
             tf.train.load_variable(path, name)
     except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:

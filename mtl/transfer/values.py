@@ -136,8 +136,8 @@ def _with_rows(
     entry: plan.Entry, old: np.ndarray, initial_value: np.ndarray, new_rows: str
 ) -> np.ndarray:
     """Return the initial value of a variable after saved rows have replaced its rows."""
-    rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
-    if rows.origins.ndim > 1:  # The keys of a table are a matrix.
+    rows = cast(plan.Rows, entry.rows)  # Callers pass only entries whose `rows` is set.
+    if rows.origins.ndim > 1:  # The keys of a `Growing` table are a matrix.
         old = old.reshape(-1)
     # The axis of the rows is moved to the front, because classes are columns of a last layer.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()

@@ -71,8 +71,8 @@ class WarmStart:
         their usual initial values.
       slots: True also loads optimizer state.
       statistics: True copies the statistics of the columns (vocabularies and moments) from the
-        source, which must then be a model_dir. False computes the statistics from the training
-        split.
+        source, which must then be a model_dir. If `statistics` is False, the run computes the
+        statistics from the training split.
     """
 
     source: str
@@ -203,8 +203,8 @@ class WarmStart:
           UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        # The shapes include optimizer state. The name of a slot begins with the name of its
-        # variable.
+        # The shapes of variables include optimizer state. The name of a slot begins with the name
+        # of its variable.
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }

@@ -141,7 +141,7 @@ def test_a_damaged_record_of_the_best_is_one_line(tmp_path, damage):
     run.evaluate(1, 0.5)
     path = tmp_path / "best" / "best.json"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(checks.UserError, match="best.json is damaged: .* Delete it: the next eval"):
+    with pytest.raises(checks.UserError, match="best.json is damaged: .* Delete the file: the"):
         run.keeper.read()
 
 

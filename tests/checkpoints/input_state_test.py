@@ -176,7 +176,7 @@ def test_compressed_data_that_is_cut_off_is_refused(tmp_path):
     (path,) = (tmp_path / "input").glob("*.data-*")
     for data in (path.read_bytes()[:-9], b"no" + path.read_bytes()[2:]):
         path.write_bytes(data)
-        with pytest.raises(checks.UserError, match="is damaged: .* Copy it back, or delete"):
+        with pytest.raises(checks.UserError, match="is damaged: .* Copy the file back, or delete"):
             _Session(tmp_path, SETTINGS, _lines).restore(5)
 
 

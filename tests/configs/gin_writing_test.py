@@ -133,7 +133,7 @@ def test_what_no_gin_file_can_name_is_refused():
     with pytest.raises(checks.UserError) as error:
         gin_writing.write(model)
     assert str(error.value).startswith("MultiTaskModel.weighting must be a class or function that")
-    assert "Halves'. Define it in a module that can be imported" in str(error.value)
+    assert "Halves'. Define the code in a module that can be imported" in str(error.value)
     for value in (lambda: None, object(), b"bytes", math.inf):
         with pytest.raises(checks.UserError, match="Values.value must"):
             gin_writing.write(Values(value))

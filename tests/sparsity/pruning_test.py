@@ -1142,7 +1142,7 @@ def test_settings(settings, message):
 
 def test_a_part_with_nothing_left_to_cut():
     parts = [_part(patterns=["kernel"]), _part(patterns=["/trunk/"])]
-    with pytest.raises(checks.UserError, match="got \\['/trunk/'\\]. Earlier parts cut all"):
+    with pytest.raises(checks.UserError, match="got \\['/trunk/'\\]. Earlier entries of"):
         _train(_model(parts=parts, part=SUM), 0, 0)
 
 

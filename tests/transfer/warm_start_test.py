@@ -536,7 +536,7 @@ def test_another_shape(source, tmp_path):
     made = _with(tiny.make(network=wider), source=str(source))
     message = (
         r"variable 'network/trunk/hidden_0/kernel' must have its shape \[5, 9\] in .*-20 too, got "
-        r"\[5, 8\]. Exclude it"
+        r"\[5, 8\]. Set WarmStart"
     )
     with pytest.raises(checks.UserError, match=message):
         _start(made, tmp_path)

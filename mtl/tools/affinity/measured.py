@@ -111,8 +111,8 @@ class TaskAffinity(types.Surgery):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measurement.op)
         affinities, gramian = tf.unstack(measurement)
         scalars = decision.monitor_gramian(gramian, list(losses))
-        # Leave out norms, because these gradients ignore the weights of the losses. `Monitored`
-        # reports the norms of weighted gradients.
+        # Leave out norms, because the measured gradients ignore the weights of the losses.
+        # `Monitored` reports the norms of weighted gradients.
         scalars = {
             name: value for name, value in scalars.items() if not name.startswith("surgery/norm/")
         }

@@ -241,9 +241,9 @@ class Temperature(Calibration):
     """Divides the logits of a head by the temperature T that minimizes the cross-entropy.
 
     C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599. The ranking of rows by probability does not change. Classes that are predicted
-    by comparing a probability with 0.5 do not change either. All classes of a `MultiLabel` head
-    share one T.
+    arXiv:1706.04599. Division by T changes neither the ranking of rows by probability, nor classes
+    that are predicted by comparing a probability with 0.5. All classes of a `MultiLabel` head share
+    one temperature T.
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
@@ -374,8 +374,8 @@ def find_scale(rows: Scored) -> float:
 def _find_slope(rows: Scored, scale: float) -> float:
     """Return the derivative of the total cross-entropy with respect to the factor of the logits.
 
-    The derivative never decreases when the factor grows, so `find_scale` can find the zero of the
-    derivative by bisection.
+    The derivative of the cross-entropy never decreases when the factor of the logits grows, so
+    `find_scale` can find the zero of the derivative by bisection.
     """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:

@@ -49,16 +49,16 @@ class Measured:
             else:
                 self._parts.append(part)
         # The mean weights of the whole batch, which the first call of `measure` computes. Passes
-        # over single rows also divide by these means.
+        # over single rows also divide by the mean weights of the whole batch.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
         """Compute the weighted auxiliary losses of rows, {name: [B]}.
 
-        The weight of a row is divided by the mean weight of all rows, so the mean of these losses
-        is the loss that is trained. If a loss has several parts, they are added up. The first call
-        of this method measures the whole batch. Later calls measure only some rows, and use the
-        mean weights of the whole batch, which the first call has computed.
+        The weight of a row is divided by the mean weight of all rows, so the mean of the rows'
+        weighted losses is the auxiliary loss that is trained. If a loss has several parts, they are
+        added up. The first call of this method measures the whole batch. Later calls measure only
+        some rows, and use the mean weights of the whole batch, which the first call has computed.
 
         Args:
           activations: the activations of a forward pass as in evaluation.

@@ -32,7 +32,7 @@ def audit_checkpoints(
     paths: Sequence[str],
     directory: str,
 ) -> None:
-    """Record a visit of every sample for each checkpoint, in the order of `paths`.
+    """Record the measures of every sample for each checkpoint, in the order of `paths`.
 
     For every checkpoint, the samples are read in the same random order, and in batches as large as
     in training.

@@ -52,8 +52,8 @@ def measure(
     """Measure a batch by a forward pass as in evaluation: examples do not affect each other.
 
     The loss of a task is a weighted mean over the labels of the batch. The loss of an example is B
-    times the part of the example in this mean, so the mean of the examples' gradients is the
-    gradient of the batch. `auxiliary.Measured` adds auxiliary losses.
+    times the example's term of the weighted mean, so the mean of the examples' gradients is the
+    gradient of the batch. `auxiliary.Measured` adds auxiliary losses to the losses of the tasks.
 
     Args:
       model: the model with fitted heads.
@@ -61,7 +61,7 @@ def measure(
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}.
       weigh: maps {name: losses [B]} of tasks and auxiliary losses to {name: the weight of the loss,
-        a scalar}. The function gets losses of 0 for auxiliary losses that cannot be measured.
+        a scalar}. `weigh` gets losses of 0 for auxiliary losses that cannot be measured.
 
     Raises:
       UserError: a head does not compute the loss of each example, or building the forward pass
@@ -178,7 +178,7 @@ def _weigh_losses(
 
 
 def _find_scale(examples: types.LossInputs) -> tf.Tensor:
-    """Return the factor that turns a mean over rows into the mean over labels that is trained."""
+    """Return the factor from a mean over rows to the weighted mean over labels, the task's loss."""
     rows = tf.cast(tf.shape(examples.weights)[0], tf.float32)
     return tf.math.divide_no_nan(rows, tf.reduce_sum(examples.weights))
 
@@ -192,8 +192,8 @@ def _of_gradients(measured: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, each of shape [B]."""
     scopes = _group_squares(measured.squares, _find_scope)
     total = tf.add_n(list(measured.squares.values()))
-    # <g_i, S> / |S|^2 with the sum S of all gradients. The shares add up to 1;
-    # a share may be negative.
+    # The share of example i is <g_i, S> / |S|^2, with the sum S of all gradients. The shares of all
+    # examples add up to 1; a share may be negative.
     blame = tf.math.divide_no_nan(measured.products, tf.reduce_sum(measured.products))
     return {
         "norm": _norms(total),
@@ -270,8 +270,8 @@ def _of_head(
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
     logits, targets, _ = examples
     if "probability" in predicted:
-        # A binary head has one logit for each row, [B], and the other class has the logit 0. So the
-        # margin is this logit, with the sign that the label gives.
+        # A binary head has one logit for each row, [B], and the other class has the logit 0. The
+        # margin is the row's logit, with the sign that the label gives.
         return (2 * targets - 1) * logits
     probabilities = predicted.get("probabilities")
     # Without a logit for each class, no logit belongs to the label.

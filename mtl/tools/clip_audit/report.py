@@ -193,7 +193,7 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
 
 
 def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
-    """Return the share of visits above the threshold for each label; skip undefined shares."""
+    """Return {label: share of gradient norms above the clipping threshold}, without NaN."""
     shares = {label: share for label, (_, _, share) in statistics.by_class(samples, task).items()}
     return [
         bar_charts.Bar(_write_number(label), share)

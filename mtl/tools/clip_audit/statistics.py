@@ -1,4 +1,4 @@
-"""Computes statistics of each sample and of the whole run from records of visits, with NumPy.
+"""Computes statistics of samples and of the run from visits: records of a sample in a batch.
 
 samples = statistics.of_samples(visits, batches, first_visits=3)
 """
@@ -33,16 +33,18 @@ def of_samples(
       gradient g_i in the gradient G of the batch, times the size of the batch: 1 is the average.
 
     Args:
-      visits: the table of visits from `visits.read`.
+      visits: the table from `visits.read` with a row for each sample in each batch.
       batches: the table of batches from `visits.read`.
-      first_visits: the number of visits of a sample that count as its first visits.
+      first_visits: the number of batches with a sample that count as the first visits of the
+        sample.
     """
     groups = _Groups(visits["id"], visits["batch"])
     finite = np.isfinite(visits["norm"])[groups.order]
     windows = {
         "first": finite & (groups.number < first_visits),
         "all": finite,
-        # The last visit of a sample counts even if its values are infinite or NaN.
+        # The columns "last" show the last batch with a sample, even if its values are infinite or
+        # NaN.
         "last": groups.is_last,
     }
     columns: dict[str, np.ndarray] = {
@@ -73,11 +75,11 @@ class _Groups:
 
     Attributes:
       ids: the id of each sample, [S].
-      order: the indices that sort the N visits by sample and batch, [N].
+      order: the indices that sort the N visits (a sample in a batch) by sample and batch, [N].
       sample: the index of the sample of each sorted visit, [N].
-      number: for each of the sorted visits, how many earlier visits its sample has, [N].
-      is_last: True for the last visit of a sample, [N].
-      sizes: the number of visits of each sample, [S].
+      number: for each of the sorted visits, how many earlier batches have its sample, [N].
+      is_last: True for the last batch with a sample, [N].
+      sizes: the number of batches with each sample, [S].
     """
 
     def __init__(self, ids: np.ndarray, batches: np.ndarray):
@@ -94,7 +96,7 @@ class _Groups:
         """Sum values by sample, [N] -> [S], over the visits in a mask.
 
         Args:
-          values: a number or a bool for each sorted visit, [N].
+          values: a number or a bool for each visit (a sample in a batch), sorted by `order`, [N].
           mask: bool [N]; None for all visits.
         """
         weights = np.asarray(values, np.float64)
@@ -110,7 +112,7 @@ class _Groups:
         return _divide_values(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return each sample's maximum, [N] -> [S]; NaN for samples without a visit in the mask."""
+        """Return each sample's maximum, [N] -> [S]; NaN if `mask` leaves out all its batches."""
         maxima = np.full(len(self.ids), -np.inf)
         # An assignment by index would use one visit of each sample only;
         # `maximum.at` uses all visits.
@@ -118,14 +120,15 @@ class _Groups:
         return np.where(np.isinf(maxima), np.nan, maxima)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return each sample's median, [N] -> [S]; NaN for samples without a visit in the mask."""
+        """Return each sample's median, [N] -> [S]; NaN if `mask` leaves out all its batches."""
         sample, values = self.sample[mask], values[mask]
         # Sort by sample and value, so that a median lies in the middle of the sample's values.
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
         if not len(values):
             return np.full(len(self.ids), np.nan)
-        # A sample without a visit would point behind the end; its median becomes NaN below.
+        # If `mask` leaves out all values of the last sample, its index would lie behind the end;
+        # its median becomes NaN below.
         starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
         # The two middle indices, which are equal for an odd number of values.
         low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
@@ -159,7 +162,7 @@ def _summarize_clipping(
     # Batches are numbered from 0 without gaps, so a batch's number is also its row in the table.
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
-    # Ignore visits in the first batch: without earlier batches, it has no clipping threshold.
+    # Ignore samples in the first batch: without earlier batches, it has no clipping threshold.
     has_threshold = finite & ~np.isnan(threshold)
     shrink = _find_factor(threshold, norms)
     # Multiply by the size of the batch: otherwise samples of a small last batch would stand out.
@@ -199,7 +202,7 @@ def of_run(
       samples: the table of samples from `of_samples`.
 
     Returns:
-      {name: value}; shares are in [0, 1], or NaN if no batch or visit has a threshold.
+      {name: value}; shares are in [0, 1], or NaN if no batch or sample has a clipping threshold.
     """
     has_threshold = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _find_factor(batches["threshold"], batches["norm"])

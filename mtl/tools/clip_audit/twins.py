@@ -24,7 +24,7 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
     """Replace outputs by equal outputs of earlier ops ("twins"), if there are any.
 
     A twin is an op of the same type with the same attributes and inputs, which draws no random
-    numbers. Between an op and its twin, no trainable variable may change its value.
+    numbers. No trainable variable may change between the run of an op and the run of its twin.
 
     Args:
       first: the number of ops in the graph before the ops of `outputs` were added.
@@ -35,7 +35,7 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
 
 
 class _Twins:
-    """Finds the twins of new ops: of all ops in the graph from the index `first` on."""
+    """Finds twins, earlier ops with equal outputs, for all ops from the index `first` on."""
 
     def __init__(self, first: int):
         graph = tf1.get_default_graph()
@@ -46,18 +46,19 @@ class _Twins:
         # Compare constants by value, because each pass creates new constants.
         self._constant: set[str] = set()
         self._twins: dict[str, tf.Operation] = {}
-        # An op comes after its inputs in the graph, so the twins of its inputs are already known.
+        # An op comes after its inputs in the graph, so twins (equal earlier ops) of its inputs are
+        # already known.
         for op in ops:
             self._look_for(op)
 
     def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the twin of a tensor, or the tensor itself if it has no twin."""
+        """Return an equal tensor of an earlier op, or the tensor itself if there is none."""
         source = self._find_source(tensor)
         # The source of a variable's read is the variable's handle, but callers need the value.
         return tensor if source.dtype == tf.resource else source
 
     def _find_source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Follow a tensor back through reads and `Identity` ops; return the source, or its twin."""
+        """Follow a tensor back through reads and `Identity` to its source, or an equal one."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._twins.get(tensor.op.name)

@@ -90,7 +90,7 @@ class Record:
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0
-        # Only the batches of one window decide the next threshold.
+        # Only the last `window` batches decide the next threshold.
         first = len(batches["norm"]) - window
         for number, norm in zip(batches["batch"], batches["norm"], strict=True):
             if number >= first:
@@ -148,7 +148,7 @@ class Record:
 
 
 def are_there(directory: str) -> bool:
-    """Return True if a folder holds saved visits of an audit."""
+    """Return True if a folder holds measures of samples that an audit has saved."""
     return bool(_list_parts(os.path.join(directory, "parts")))
 
 
@@ -158,7 +158,7 @@ def _list_parts(parts: str) -> list[str]:
 
 
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Read the saved visits and batches of an audit.
+    """Read the visits (samples in batches) and the batches that an audit has saved.
 
     Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
     have the columns `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
@@ -178,7 +178,8 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
         )
-        # Both lists of files are sorted by step, so the numbers of batches match.
+        # The files of visits and of batches are both sorted by step, so the numbers of batches
+        # match.
         for kind in ("visits-", "batches-")
     ]
     return both_tables[0], both_tables[1]

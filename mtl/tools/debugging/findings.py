@@ -21,8 +21,8 @@ from mtl.tools.debugging import step_dump
 # The smallest growth factor in one step with which the report lists a variable.
 _GREW = 10.0
 _MOST_VARIABLES = 5
-# Ops that read variables. If the output of such an op is not finite, the update of the previous
-# step wrote the broken value.
+# Ops that read variables. If a read value is not finite, the update of the previous step wrote the
+# broken value.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 # The largest number of float16.
 _HALF = 65504.0
@@ -202,7 +202,8 @@ def summarize_tensor(
     values = dump.read_numbers(tensor)
     if not values:
         return None
-    # An op in a loop computes a value in each iteration. The summary covers all iterations.
+    # An op in a loop computes a value in each iteration. The summary covers the values of all
+    # iterations of a loop.
     flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
     finite = flat[np.isfinite(flat)]
     values_before = before.read_numbers(tensor) if before else ()

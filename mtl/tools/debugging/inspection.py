@@ -287,7 +287,7 @@ def _build_graph(
         watched: dict[str, tf.Tensor] = {}
 
         # A training step passes losses, weights and norms to functions that make hooks. The
-        # function `watch` only stores these tensors, and makes no hook.
+        # function `watch` only stores the losses, weights and norms, and makes no hook.
         def watch(result: training_loop.StepResult) -> dict[str, Any]:
             watched.update({name: result[name] for name in result.names})
             return {}
@@ -326,7 +326,7 @@ def _input(name: str, value: Any, feed: dict[Any, Any]) -> tf.Tensor | tf.Ragged
 
 
 def _spell_field(field: str) -> str:
-    """Return a name for operations that resembles the name of a field."""
+    """Return a valid name for TensorFlow operations that resembles the name of a field."""
     # Names of fields come from tables, so they may contain spaces or letters of any language.
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"

@@ -17,7 +17,7 @@ from mtl.variables import patterns
 
 # The top scopes of a served model, in the order in which data pass through them.
 _TOPS = ("features", "network", "head")
-# Leave out ops that compute initial values. Such ops lie in the scope of a layer, but run only
+# Leave out ops that compute initial values: initialisers lie in the scope of a layer, but run only
 # once.
 _INITIAL = "/Initializer/"
 _ALL = "all"

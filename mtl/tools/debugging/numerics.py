@@ -21,7 +21,8 @@ from mtl.optimization import finite
 from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
-# Only the first output of these ops is checked, because other outputs may be uninitialised memory.
+# Only the first output of fused batch norm is checked, because other outputs may be uninitialised
+# memory.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 

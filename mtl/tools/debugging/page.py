@@ -94,8 +94,8 @@ def _write_page(report: findings_lib.Report, command: str, records: Sequence[Any
     lines += ["## Repeat it", "", "```", command, f"{command} --cli", "```", ""]
     if report.replayed.before is None:
         lines += [
-            "The step before could not be replayed, because no older checkpoint exists. So an op "
-            "may also have been broken in earlier steps.",
+            "The step before could not be replayed, because no older checkpoint exists. "
+            "Without it, a listed op may have been broken in earlier steps already.",
             "",
         ]
     return "\n".join(lines)

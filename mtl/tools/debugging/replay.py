@@ -286,8 +286,8 @@ class _Replay(training.Training):
                 checks.fail("MultiTaskModel.surgery in launch.debug", rule, surgery, _NUMERICS)
             if is_reached and is_reached():
                 raise _StepError(error) from error
-            # Only the check in the update names its step: raise all other
-            # errors of this type again.
+            # Only the update's check for NaN names its step: raise all other InvalidArgumentErrors
+            # again.
             failed = finite.find_step(error.message)
             if failed is None:
                 raise

@@ -4,9 +4,9 @@ broken = roots.find_roots(dump, before, losses={"digit": "loss:0"})
 broken[0].node.name                                      # "head/digit/log"
 
 An op is the root of a broken step if one of its outputs is not finite, all its inputs are finite,
-and the same output was finite one step earlier. Some kernels leave unused outputs uninitialised. So
-a root must also affect a loss, a variable or the check of the update through a chain of tensors
-that are not finite.
+and the same output was finite one step earlier. Some kernels leave unused outputs uninitialised.
+Therefore, the output must also affect a loss, a variable or the update's check for NaN through a
+chain of tensors that are not finite.
 """
 
 import dataclasses

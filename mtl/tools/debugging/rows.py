@@ -14,8 +14,8 @@ from mtl.tools.debugging import roots as roots_lib
 from mtl.tools.debugging import step_dump
 
 _IN_LOOP = "/body/_"
-# The prefix of ops in the loop of `whole_batch` over the micro-batches (slices) of a batch. Loops
-# of the model have other prefixes.
+# The prefix of ops in the loop of `whole_batch` over the micro-batches (slices) of a batch. Ops in
+# loops inside the model do not have this prefix.
 _LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
 # The factor by which the largest value of an odd row exceeds the median of all rows.
@@ -196,8 +196,8 @@ _ALONG_AXES = (
     *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
     *("ReverseV2", "Cumsum", "Cumprod"),
 )
-# {type of op: a function that returns whether the output has the rows of the first input}. For
-# these types, the output cannot have the rows of another input.
+# {type of op: a function that returns whether the output has the rows of the first input}. For the
+# types in `_BY_FIRST`, the output cannot have the rows of a later input.
 _BY_FIRST: dict[str, Callable[[step_dump.StepDump, Sequence[str]], bool]] = {
     **dict.fromkeys(_PRODUCTS, lambda dump, inputs: True),
     **dict.fromkeys(_ALONG_AXES, _is_along_others),
@@ -225,7 +225,7 @@ _MIXING = (
 
 def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
     shape = dump.find_shape(tensor)
-    # The axis may be longer by a whole factor: a reshape may split each row into several rows.
+    # The first axis may be a multiple of `size`: a reshape may split each row into several rows.
     return bool(shape) and shape[0] >= size and shape[0] % size == 0
 
 

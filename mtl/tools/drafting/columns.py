@@ -250,7 +250,7 @@ class Column:
             values=values,
             least=least,
             greatest=greatest,
-            # Keep the words only if at least 90% of the present values are numbers.
+            # Keep words among numbers only if at least 90% of the present values are numbers.
             words=words if 0 < 9 * odd <= self._numbers else {},
             is_code=bool(self._codes),
         )

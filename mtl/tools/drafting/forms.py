@@ -23,8 +23,8 @@ _PARTS = re.compile(
     rf"([<>]=?|[\u2264\u2265])?\s*\(?\s*{_SIGN}\s*({_BESIDE}{{1,4}}\.?)?\s*{_SIGN}"
     rf"({_NUMBER})\s*({_BESIDE}[^\d()+]{{0,11}})?[{_MINUS}-]?\s*\)?(\+)?"
 )
-# The ways to write the number 1.5 or 1234.5, without a unit. A column gets the first way that fits
-# its numbers.
+# The ways to write the number 1.5 or 1234.5, without a unit. A column gets the first way of writing
+# that fits its numbers.
 _WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
 # Pairs of ways that mean different numbers for a text such as 1,234 or 1.234.
 _TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
@@ -150,7 +150,7 @@ def is_of(text: str, example: str) -> bool:
 
 
 def _differ(texts: Collection[str], way: str) -> bool:
-    """Return True if a text has the comma or point that a way and its twin read differently."""
+    """Return True if a text has the comma or point that two ways of writing read differently."""
     character = "," if way == "1,234.5" else "."
     return any(character in text for text in texts)
 

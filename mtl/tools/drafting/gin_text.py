@@ -30,12 +30,12 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "bins": (
         "features.PiecewiseLinear",
-        "The position of a number in ranges with equally many rows, so that curves can be learned.",
+        "Numbers by position in bins with equally many rows, so that curves can be learned.",
         {},
     ),
     "log_bins": (
         "log/features.PiecewiseLinear",
-        "The position of a logarithm in ranges with equally many rows.",
+        "Logarithms of numbers, by their position in bins with equally many rows.",
         {"log": True},
     ),
     "categories": (
@@ -49,7 +49,11 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Lists with weights: the weighted mean of the vectors of their values.",
         {},
     ),
-    "weighted_hashes": ("weighted/features.Hashed", "The same with too many values.", {}),
+    "weighted_hashes": (
+        "weighted/features.Hashed",
+        "Lists with weights and too many values: the weighted mean, by hash.",
+        {},
+    ),
     "signed_categories": (
         "signed/features.Categorical",
         "Lists with weights, some below 0: the weighted sum.",
@@ -57,7 +61,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "signed_hashes": (
         "signed/features.Hashed",
-        "The same with too many values.",
+        "Lists with too many values, and weights below 0: the weighted sum, by hash.",
         {"pooling": "sum"},
     ),
     "texts": ("features.Text", "Free text: the mean of the vectors of its words.", {}),
@@ -66,7 +70,7 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 _KINDS_OF_LISTS = {"list": '("string", (None,))', "list of int64": '("int64", (None,))'}
 _WITH_WEIGHTS = " with weights"
-# The parts of the gin file that become lookups of `features.Weighted`.
+# The keys of `_PARTS` for lists with weights, whose columns become lookups of `features.Weighted`.
 _OF_WEIGHTS = ("weighted_categories", "weighted_hashes", "signed_categories", "signed_hashes")
 
 
@@ -347,7 +351,7 @@ def _defaults(plan: plans.Plan) -> list[str]:
 
 
 def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
-    """Return {part: the names of its columns} for all parts that have columns."""
+    """Return {key of `_PARTS`: the names of the columns that it reads}, without empty lists."""
     takers = {
         part: [chosen.name for chosen in plan.used if part in chosen.parts] for part in _PARTS
     }
@@ -430,8 +434,8 @@ def _heads(plan: plans.Plan) -> list[str]:
 
 
 def _run(plan: plans.Plan, name: str) -> list[str]:
-    # Compute the epochs from `train_steps`, because the limits of `train_steps` may have changed
-    # them.
+    # Compute the number of epochs from `train_steps`, because the limits of `train_steps` may have
+    # changed this number.
     epochs = plan.train_steps * plan.batch_size / plan.rows
     return [
         *[f"trunk/networks.MLP.dropout = {plan.dropout}"] * bool(plan.dropout),
@@ -491,10 +495,10 @@ def tell_plan(plan: plans.Plan, most: int | None = None) -> list[tuple[str, str,
 
     Args:
       plan: the plan of the run.
-      most: the largest number of columns with a separate row, besides tasks and columns with a
-        doubt. The columns with a separate row are the best single inputs for the first task; all
-        other columns with the same use share a row. If `most` is None, each column has a separate
-        row.
+      most: the largest number of columns with a separate row in the table, besides tasks and
+        columns with a warning. The columns with a separate row are the best single inputs for the
+        first task; all other columns with the same use share a row. If `most` is None, each column
+        has a separate row.
 
     Returns:
       A header, and a row for each column: its name, its share of missing values, its metric as the

@@ -128,12 +128,17 @@ def _leave_empty(facts: columns.Facts, table: inspection.Inspection) -> Input | 
 
 def _leave_infinite(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     if facts.name in table.dialect.numbers and any(map(columns.is_infinite, facts.marks)):
-        doubt = f"{facts.name!r} holds infinite numbers. Write nulls or finite numbers to use it."
+        doubt = (
+            f"{facts.name!r} holds infinite numbers. "
+            "Write nulls or finite numbers to use the column."
+        )
         why = "left out: infinite numbers, which spoil a mean"
         return Input(name=facts.name, why=why, doubt=doubt)
     if facts.name in table.dialect.numbers and facts.kind == "text":
         why = "left out: numbers beyond int64 or float32"
-        doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Write texts to use it."
+        doubt = (
+            f"{facts.name!r} holds {why.removeprefix('left out: ')}. Write texts to use the column."
+        )
         return Input(name=facts.name, why=why, doubt=doubt)
     return None
 
@@ -172,7 +177,7 @@ def _use_weights(name: str, found: weights.Found, is_int: bool) -> Input:
 def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     if not is_odd_in_json(facts, table):
         return None
-    doubt = f"{facts.name!r} holds texts of numbers. Write numbers, or null, to use it."
+    doubt = f"{facts.name!r} holds texts of numbers. To use the column, write numbers or null."
     return Input(name=facts.name, why="left out: numbers in texts of JSON", doubt=doubt)
 
 
@@ -195,7 +200,7 @@ def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input |
     description = f"a time, such as {next(iter(facts.values))}"
     is_stored = name in table.dialect.numbers
     if not times.units or (is_stored and facts.kind == "float"):
-        fix = " Write whole numbers or texts to use it." if times.units else ""
+        fix = " To use the column, write whole numbers or texts." if times.units else ""
         why = f"left out: {description}; a model in use meets later times"
         return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=times)
     default: str | int = _NO_TIME if is_stored else ""
@@ -365,8 +370,8 @@ def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
-        # float64 cannot represent larger whole numbers exactly, so they are more
-        # likely ids than numbers.
+        # float64 cannot represent all whole numbers above 2^53, so such numbers are more likely ids
+        # than quantities.
         return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 

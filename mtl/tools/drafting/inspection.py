@@ -188,7 +188,7 @@ def _require_one_header(
     for is_name in alike[1:]:
         is_header = pc.and_(is_header, is_name)
     rows = pc.sum(is_header).as_py() or 0
-    fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
+    fix = "Were files with headers joined? Name the files by a glob, such as --data 'part-*.csv'."
     rule, got = "hold its header once", f"{rows} rows like it"
     checks.require(rows == 0, dialect.paths[0], rule, got, fix)
 

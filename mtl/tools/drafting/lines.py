@@ -172,7 +172,9 @@ def read_dialect(
     else:
         names, where = rows[0], f"{path} line {number}"
         is_repeated = names in rows[1:]
-        fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
+        fix = (
+            "Were files with headers joined? Name the files by a glob, such as --data 'part-*.csv'."
+        )
         checks.require(not is_repeated, path, "hold its header once", ",".join(names), fix)
         _require_header(where, names, rows[1:])
         checks.require(len(first) > 1, path, "hold a row below its header", "the header alone")
@@ -353,8 +355,9 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    # Consecutive whole numbers, such as years, may be names of columns. Other numbers may be names
-    # if the name of another column is a word, and all cells of that column are numbers.
+    # Consecutive whole numbers, such as years, may be names of columns. Numbers that are not
+    # consecutive may be names only if another name is a word, and all cells below this word are
+    # numbers.
     is_odd = bool(numbers) and not _is_run(numbers) and not _stands_above(names, rows)
     if is_odd or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)

@@ -81,7 +81,7 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
                 if kind == _WEIGHTS and name not in varied:
                     keys = _read_keys(value)
                     varied |= {name} if first_keys.setdefault(name, keys) != keys else set()
-    for name in first_keys.keys() - varied:  # Objects with equal keys have fields, not weights.
+    for name in first_keys.keys() - varied:  # Keys that are equal in all rows name fields.
         kinds[name] = {"object" if kind == _WEIGHTS else kind for kind in kinds[name]}
     # An empty list fits lists of any type.
     return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}

@@ -123,11 +123,13 @@ def expect_unknown(plan: plans.Plan) -> dict[str, float]:
 
     The model learns a vector for a category only if at least two training rows have the category.
     Suppose that a share s of the rows is held out at random, and that one of the n rows of a
-    category is held out. The category is then unknown if at most one of the other n - 1 rows is a
-    training row, which has the probability s^(n-1) + (n-1) s^(n-2) (1-s).
+    category is held out. The model does not know the category if at most one of its other n - 1
+    rows is a training row. With the share s of held-out rows, the probability is s^(n-1) + (n-1)
+    s^(n-2) (1-s).
 
     Returns:
-      The share, in [0, 1], for each column of categories; {} if no rows are held out at random.
+      The expected share of unknown values, in [0, 1], for each column of categories; {} if no rows
+      are held out at random.
     """
     holdout = plan.holdout
     share = sum(holdout.shares.values())

@@ -24,7 +24,8 @@ _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 # Training takes `_MORE_EPOCHS` epochs if labels are numbers with little noise: for each label, a
 # single column explains at least the share `_EXPLAINED` of the variance.
 _MORE_EPOCHS, _EXPLAINED = 40, 0.5
-# (rows, bins), in the same form as `_BATCHES`. With few rows, more bins would fit noise.
+# (rows, number of bins of a number), sorted by rows like `_BATCHES`. With few rows, more bins would
+# fit noise.
 _BINS = ((2_000, 4), (20_000, 16), (math.inf, 32))
 # The weight decay is `_DECAY` * input columns / training rows, but at most `_MOST_DECAY`: the more
 # inputs for each row, the more noise the weights fit.
@@ -229,7 +230,8 @@ def plan_table(
     """
     both = sorted({*keep} & {*leave_out})
     checks.require(not both, "--keep", "name other columns than --leave_out", both)
-    # Read test rows too: they may contain marks and values that training rows lack.
+    # Read test rows too: they may contain marks of missing values, and values, that training rows
+    # lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
     shared = sorted({*tests} & {*dialect.paths})
     checks.require(not shared, "--test", "name other files than the training files", shared)
@@ -568,7 +570,7 @@ def _read_times(
 def _require_whole(table: inspection.Inspection, name: str, where: str, values: np.ndarray) -> None:
     """Fail if stored times have fractions: a source reads stored numbers as whole numbers."""
     if name not in table.dialect.numbers:
-        return  # Only stored numbers must be whole.
+        return  # Times that are stored as texts may have fractions.
     odd = values[np.isfinite(values) & (values % 1 != 0)]
     fix = "Round the column to seconds, or write it as texts."
     checks.require(not len(odd), where, "hold whole numbers", odd[:1].tolist(), fix)

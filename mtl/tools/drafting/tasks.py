@@ -35,8 +35,8 @@ _SCALES = (
 )
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
 # If a column alone reaches this limit of the metric, the column probably reveals the label. The
-# column may also reveal the label if the distance of its metric from 1 is at most 3 times the
-# distance of the limit from 1.
+# column may also reveal the label if 1 minus its metric is at most 3 times 1 minus the limit of the
+# metric.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 _DOUBTFUL = 3
 
@@ -113,12 +113,12 @@ class Task:
 
 
 def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
-    """Return the strongest evidence of a leak as text, and whether its figure reaches the limit."""
+    """Return the strongest evidence of a leak as text, and whether its metric reaches `_LEAKS`."""
     distances = [(1 - figure, 1 - limit, words) for figure, limit, words in figures]
     distances = [entry for entry in distances if entry[0] == entry[0]]  # Drop NaN.
     if not distances:
         return "", False
-    # Divide by the distance of the limit from 1, to compare different metrics.
+    # Divide 1 minus a metric by 1 minus the limit of the metric, to compare different metrics.
     off, most, words = min(distances, key=lambda entry: entry[0] / entry[1])
     evidence = f"{words} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
     return evidence, off <= most
@@ -178,7 +178,7 @@ def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -
     # Texts such as 9h 5m, which no reader takes for numbers, have nearly as many values as rows.
     are_few = facts.distinct <= max(columns.FEW_CLASSES, _SHARE_OF_CLASSES * facts.present)
     got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {value!r}"
-    fix = "Is it a duration, a time or an id? Write it as a number, such as minutes."
+    fix = "Is the label a duration, a time or an id? Write durations as numbers, such as minutes."
     if facts.words:
         flags = dialect.ask_missing(*facts.words)
         fix = f"Most are numbers. If the others mean a missing label: {flags}"
@@ -262,8 +262,8 @@ def _name_both(
     if plain in (["false", "true"], ["0", "1"] if is_whole else []):
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
-    # Read other numbers as numbers only if the file stores numbers, or writes a class in several
-    # ways. In other files, labels stay texts, which keeps 1.0 apart from 1.
+    # Read two numbers besides 0 and 1 as numbers only if the file stores numbers, or writes a class
+    # in several ways. In other files, labels stay texts, which keeps 1.0 apart from 1.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {
             "positive": [_read_whole(positive[0])],
@@ -362,7 +362,7 @@ def _hint_classes(
 def _hint_numbers(facts: columns.Facts) -> list[str]:
     others = "heads.Ordinal, heads.Regression"
     others += " or, for counts, heads.Poisson" if facts.least >= 0 else ""
-    return [f"A few whole numbers are read as classes. If their order matters: {others}."]
+    return [f"Few different whole numbers are read as classes. If their order matters: {others}."]
 
 
 def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:

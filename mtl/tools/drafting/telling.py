@@ -4,8 +4,8 @@ telling.measure_auc(telling.encode_numbers(age), clicked)                       
 
 The labelled rows are split into two random halves. The rows of the first half give each value of
 the column a prediction: the mean label of the rows with this value, or the most frequent class
-among them. The metric compares these predictions with the labels of the second half. A column of
-ids scores low, because few ids occur in both halves.
+among them. The metric compares the predictions with the labels of the second half of the rows. A
+column of ids gets a low metric, because few ids occur in both halves of the rows.
 """
 
 import numpy as np
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 # A column with more than 1000 distinct numbers, or with fewer than 5 rows for each number, is cut
 # into bins with equal shares of the rows: at most 100 bins, with at least 10 rows in each bin.
 _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
-# The largest number of distinct values in a column that is tested for ranges of a label.
+# Only columns with at most this number of distinct values are compared with ranges of a numeric
+# label.
 _MOST_RANGES = 50
 # The smallest number of labelled rows: with fewer rows, the metrics are too noisy.
 _FEWEST = 100
@@ -92,7 +93,8 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
     Returns:
       The share of the variance: at most 1, and negative if the predictions are worse than the mean
-      label. The share is NaN for fewer than 100 labelled rows, or if the label does not vary.
+      label. The share of the variance is NaN for fewer than 100 labelled rows, or if the label does
+      not vary.
     """
     scored = _predict(codes, label)
     if scored is None:
@@ -113,8 +115,8 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
 
     Returns:
       The share of errors: at most 1, and negative if predictions from the column are wrong more
-      often than the constant guess. The share is NaN for fewer than 100 labelled rows, or if all
-      labels are equal.
+      often than the constant guess. The share of errors is NaN for fewer than 100 labelled rows, or
+      if all labels are equal.
     """
     is_labelled = classes > 0
     if is_labelled.sum() < _FEWEST:
@@ -160,7 +162,7 @@ def _rank(values: np.ndarray) -> np.ndarray:
 
 
 def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return how well values match ranges of a label: a value "late" matches long delays.
+    """Return how well a column's values, such as "late", match ranges of a label, such as a delay.
 
     The match is perfect if sorting the rows by their labels also groups the rows by the values of
     the column.

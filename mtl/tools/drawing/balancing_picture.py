@@ -16,8 +16,8 @@ from mtl.monitoring import event_files
 from mtl.tools.drawing import figures, line_charts, matrices
 
 FILE, TITLE = "balancing.svg", "Balancing of the tasks"
-# The first group is lazy, so that "surgery/weight/a" is read as the kind surgery/weight, not as the
-# kind weight in a scope named surgery.
+# The first group of the pattern is lazy, so that the scalar "surgery/weight/a" matches the kind
+# surgery/weight, not the kind weight in a scope named surgery.
 _TAG = re.compile(r"(?:(.+)/)??(weight|surgery/(?:weight|norm|cosine|conflicts))(?:/(.+))?")
 # {kind of scalar: (title of its figure, name of the vertical axis)}
 _KINDS = {
@@ -92,8 +92,8 @@ def _draw_matrix(title: str, cosines: event_files.Curves) -> figures.Figure:
     cells = np.eye(len(tasks))
     for pair, points in cosines.items():
         first, last = min(points), max(points)
-        # Take a quarter of the steps, not of the points, because points may
-        # have different distances.
+        # Average over the last quarter of the steps, not of the points, because the distances
+        # between points may differ.
         tail = [value for step, value in points.items() if step >= last - (last - first) / 4]
         i, j = map(tasks.index, pair.split("/"))
         cells[i, j] = cells[j, i] = statistics.fmean(tail)

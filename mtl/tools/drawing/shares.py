@@ -58,8 +58,8 @@ def fit_whole(low: float, high: float, most: int) -> tuple[float, float, int]:
       most: the largest number of bins.
 
     Returns:
-      The lower end of the first bin, the upper end of the last bin, and the number of bins. Both
-      ends lie in the middle between two whole numbers.
+      The lower end of the first bin, the upper end of the last bin, and the number of bins. The
+      lower and the upper end lie in the middle between two whole numbers.
     """
     low, high = math.floor(low), math.ceil(high)
     width = math.ceil((high - low + 1) / most)

@@ -97,7 +97,7 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
 
     Returns:
-      The tensors; None if no column affects the predictions.
+      The tensors that compute the gradients; None if no column affects the predictions.
     """
     # The index is a placeholder, so that the graph needs only one gradient for all K numbers.
     place = tf1.placeholder(tf.int32, [])

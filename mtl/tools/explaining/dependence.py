@@ -120,8 +120,8 @@ def compute(
     lines: dict[str, list[Any]] = {task: [] for task in tensors}
     for value in grid:
         for task, values in model.compute(tensors, held.fill(field, value)).items():
-            means[task].append(values.mean(0, dtype=np.float64))  # [N, K] -> [K]
-            lines[task].append(values[places])  # [S, K]
+            means[task].append(values.mean(0, dtype=np.float64))  # Mean over N rows: [K].
+            lines[task].append(values[places])  # Values of S shown rows: [S, K].
     field_values = np.asarray(held.features[field])
     return Dependence(
         field,

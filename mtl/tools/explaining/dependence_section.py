@@ -57,7 +57,7 @@ def _list_outputs(result: explanation.Explanation, tasks: Sequence[str]) -> list
     headers = []
     for task in tasks:
         names, kind = result.outputs[task]
-        # The name of the task is enough if the head has one number, which is named after its kind.
+        # If a head has a single number with the name of its kind, the name of the task is enough.
         task_headers = [task] if list(names) == [kind] else [f"{task} {name}" for name in names]
         headers += task_headers[:_MOST_CLASSES]
     return headers

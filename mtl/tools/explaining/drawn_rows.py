@@ -62,8 +62,8 @@ def draw(
     """
     if group is None:
         total = _count_rows(data, split)
-        # Without groups, each row is a group. A split with at most `most`
-        # rows needs no keys at all.
+        # Without groups, each row is a group. If a split has at most `most` rows, all rows are
+        # drawn, so no keys are needed.
         keys = np.arange(total if total > most else 0)
     else:
         keys = _read_keys(data, split, group)

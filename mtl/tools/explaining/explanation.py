@@ -24,8 +24,8 @@ from mtl.tools.explaining import (
 
 # By default, partial dependence is computed only for the most important fields.
 _MOST_FIELDS = 4
-# The largest number of tasks with predictions, dependence and gradients, which need a backward pass
-# for each task. Importance needs no gradients, and covers all tasks.
+# The largest number of tasks for which predictions, partial dependence and gradients are explained,
+# which needs a backward pass for each task. Importance needs no gradients, and covers all tasks.
 MOST_TASKS = 20
 
 

@@ -15,8 +15,9 @@ _MOST_PAIRS = 10
 
 _GRADIENTS = (
     "The mean cosine between the gradients of two tasks for shared weights, over {batches} batches "
-    "of {size} rows, with its standard error. If it is above 0, a step for one task helps the "
-    "other task; below 0, the step hurts. The noise of small batches pulls cosines towards 0."
+    "of {size} rows, with its standard error. If the cosine is above 0, a step for one task "
+    "helps the other task; below 0, the step hurts. The noise of small batches pulls cosines "
+    "towards 0."
 )
 
 

@@ -17,8 +17,8 @@ Confidence intervals come from a jackknife: the rows are divided into G groups, 
 is computed G times without one of the groups. The rows of the left-out group are not measured, and
 no other row gets their values. So an interval covers the random choice of rows and of permutations.
 J. N. Arvesen, "Jackknifing U-statistics", 1969. Such an interval can be computed for any metric of
-a split. The intervals tend to be too wide. If chance affects only which rows are measured and which
-values they get, R permutations make an interval too wide by a factor of sqrt(1 + 1 / R).
+a split. The intervals tend to be too wide. If only the choice of the rows and of their permuted
+values is random, R permutations make an interval too wide by a factor of sqrt(1 + 1 / R).
 """
 
 import math
@@ -160,8 +160,8 @@ class Paired:
         self._score, self._everything = score, np.arange(orders.shape[1])
         groups = _deal_rows(orders.shape[1])
         self._kept = [
-            # Row i gets values from row order[i]. To leave out a group, drop row i if either of the
-            # two rows belongs to the group.
+            # Row i gets values from row order[i]. To leave out a group, drop row i if row i or row
+            # order[i] belongs to the group.
             [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
             for g in range(NUM_GROUPS)
         ]

@@ -21,16 +21,16 @@ _MOST_INPUTS = 60
 _MOST_BARS = 15
 
 _ALONE = (
-    "This shows which fields the checkpoint uses; other fields may matter in the data. If two "
-    "fields carry nearly the same information, both look unimportant, because the model can use "
-    "one while the other is permuted. Permuting only one of them also creates unrealistic rows. "
-    "Permute such fields together with --group."
+    "Importance shows which fields the checkpoint uses; other fields may matter in the data. If "
+    "two fields carry nearly the same information, both look unimportant, because the model can "
+    "use one while the other is permuted. Permuting only one of two such fields also creates "
+    "unrealistic rows. Permute fields with the same information together, with --group."
 )
 _IMPORTANCE = (
     "Permuting a field among the rows makes each metric worse by this much: the mean of {repeats} "
-    "permutations, with its 95% interval over rows and permutations. If it is above 0, the model "
-    "needs the field. If the interval contains 0, the value may be due to chance; values clearly "
-    "above 0 are highlighted."
+    "permutations, with its 95% interval over rows and permutations. If the mean is above 0, the "
+    "model needs the field. If the interval contains 0, the value may be due to chance; values "
+    "clearly above 0 are highlighted."
 )
 
 

@@ -25,8 +25,8 @@ class Input(NamedTuple):
 
     Attributes:
       name: the name of the input in tables.
-      fields: the names of these fields: a single field, all fields of a history, or all fields of a
-        group.
+      fields: the names of the fields that are permuted together: a single field, all fields of a
+        history, or all fields of a group.
     """
 
     name: str

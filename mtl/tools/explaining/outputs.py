@@ -40,8 +40,9 @@ class Output(NamedTuple):
 def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
     """Return a head's predictions as numbers, [B, C] -> [B, K]; None if they are not numbers.
 
-    A probability is explained by its logit, so the head needs a logit for each class. Other
-    numbers, such as a value, the logarithm of a density or a score, are explained directly.
+    A probability is explained by its logit, so the head needs a logit for each class. Numbers that
+    are not probabilities, such as a value, the logarithm of a density or a score, are explained
+    without a logit.
 
     Args:
       head: the fitted head.

@@ -19,8 +19,8 @@ _PREDICTIONS = (
     "Each field adds this much to a prediction, on the way from {baseline} to the row, by "
     "integrated gradients with {steps} points. A field's value is the sum over its encoded "
     "columns; a column of several fields, such as a cross, has one value for all of them. The "
-    "values and the residual add up to the difference between the predictions at both ends of the "
-    "way."
+    "values and the residual add up to the difference between the prediction for the row and the "
+    "prediction for {baseline}."
 )
 _BASELINES = {settings.MEAN: "the mean of the encoded rows", settings.ZEROS: "zeros"}
 _INCOMPLETE = (

@@ -232,8 +232,8 @@ def take(values: Values, places: Any) -> dict[str, Any]:
 def _take_rows(value: Any, places: np.ndarray) -> Any:
     if not isinstance(value, tf1.ragged.RaggedTensorValue):
         return np.asarray(value)[places]
-    splits = np.asarray(value.row_splits)  # [N + 1]
-    lengths = np.diff(splits)[places]  # [K]
+    splits = np.asarray(value.row_splits)  # The start of each row, and the end: [N + 1].
+    lengths = np.diff(splits)[places]  # The lengths of the chosen rows: [K].
     ends = np.concatenate([[0], np.cumsum(lengths)])
     # For each entry its index within its row: 0, 1, ..., and again from 0 in the next row.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)

@@ -136,7 +136,8 @@ def _measure_saved_model(
     # Leave out warm-up requests and copies for other runtimes, which are not part of the model.
     left_out = [f"{os.sep}{folder}{os.sep}" for folder in (_EXTRA, portable.FOLDER)]
     files = [file for file in files if not any(part in file for part in left_out)]
-    # The export has measured the difference, unless `Serving.check_rows` is 0.
+    # The export has measured the difference of its predictions from the checkpoint's, unless
+    # `Serving.check_rows` is 0.
     difference = metadata.read_metadata(path).get("difference", float("nan"))
     return Format(name, *_count_bytes(files), times, difference)
 

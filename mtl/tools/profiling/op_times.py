@@ -17,7 +17,7 @@ from mtl.tools.profiling import words
 # TensorFlow describes an op in a trace as "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
 # Types of ops that call other ops, which the trace records separately. The last type waits for the
-# next batch. The times of all these types are left out.
+# next batch. The times of calling and waiting ops are left out.
 _CALLING = {
     "Case",
     "If",
@@ -30,7 +30,8 @@ _CALLING = {
     "IteratorGetNext",
 }
 # The largest time of an op that TensorFlow's profiler skips, in seconds. The profiler skips ops of
-# less than 8,000 cycles. If the trace shows a longer time for such an op, the op was interrupted.
+# less than 8,000 cycles. If the trace shows a longer time for an op that the profiler skips, the op
+# was interrupted.
 _SMALL_SECS = 3e-6
 
 
@@ -76,7 +77,8 @@ def find_small(
       steps: the number of steps that the profiler recorded.
 
     Returns:
-      {place: the estimated seconds of ops that the profiler skipped}, over all steps.
+      {`words.Place`, a phase of the step: the estimated seconds of ops that the profiler skipped},
+      over all steps.
     """
     # An op in a loop is executed several times in a step.
     counts = collections.Counter(op.name for op in timed)
@@ -95,8 +97,8 @@ def divide_starting(
     """Divide the time of the phase `words.STARTING` between small ops and the phase "session".
 
     Args:
-      wall: {place: seconds of wall time}.
-      small: {place: seconds} for ops that the profiler skipped.
+      wall: {`words.Place`, a phase of the step: seconds of wall time}.
+      small: {`words.Place`: seconds} for ops that the profiler skipped.
       busy: the seconds in which threads started ops or ran ops that the profiler skipped, added up
         over the threads.
 
@@ -107,7 +109,7 @@ def divide_starting(
     divided = dict(wall)
     starting = divided.pop(words.Place(words.STARTING), 0.0)
     total = sum(small.values())
-    # `share` of this time went into small ops; the remaining time was used to start ops.
+    # `share` of the phase "starting" went into small ops; the rest was used to start ops.
     share = min(1.0, total / busy) if busy > 0 else 0.0
     for place, secs in small.items():
         if secs:

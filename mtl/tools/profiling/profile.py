@@ -35,8 +35,8 @@ class Profile:
       first: the global step at which the profile begins.
       steps: the number of steps whose time was measured.
       calls: the number of session calls that ran the measured steps.
-      wall: {place: seconds of wall time}; the seconds add up to the time of all steps. A place is a
-        phase of the step, forward or backward.
+      wall: {place, a phase of the step, forward or backward: seconds of wall time}; the seconds add
+        up to the time of all steps.
       op_time: {place: seconds in ops}; if ops run in parallel, these seconds exceed the wall time.
       num_ops: {place: the number of executed ops}, over all steps.
       scopes: [(scope of the model, seconds in its ops and their gradients)] for the scopes that
@@ -69,7 +69,7 @@ class Profile:
           word: a phase, one of `words.ALL`.
 
         Returns:
-          The share, in [0, 1].
+          The share of the wall time, in [0, 1].
         """
         secs_of_word = sum(secs for place, secs in self.wall.items() if place.word == word)
         return secs_of_word / self.total if self.total else 0.0
@@ -236,7 +236,7 @@ def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
 def _count_places(
     ops: Sequence[shares.Op] | Sequence[op_times.Timed], times: int = 1
 ) -> dict[words.Place, int]:
-    """Return {place: the number of its ops, multiplied by `times`}."""
+    """Return {phase of the step, forward or backward: the number of its ops, times `times`}."""
     counts = collections.Counter(op.place for op in ops)
     return {place: times * count for place, count in counts.items()}
 

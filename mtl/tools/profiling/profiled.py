@@ -61,8 +61,8 @@ class Profiled(types.RunObserver):
 
     def __init__(self, profiling: hook.Profiling):
         self._profiling = profiling
-        # Session calls of several steps must end at these steps, so that the
-        # profile has whole calls only.
+        # Session calls of several steps must end at the steps in `due_at`, so that the profile has
+        # whole calls only.
         self.due_at = tuple(profiling.due_at)
         self.seen_at = tuple(range(profiling.begin, profiling.end))
 

@@ -52,7 +52,8 @@ def divide(
       ops: the spans in which a thread or a GPU ran an op.
 
     Returns:
-      {place: picoseconds}; the picoseconds add up to the length of the window.
+      {`words.Place`, a phase of the step: picoseconds}; the picoseconds add up to the length of
+      `window`.
     """
     window_start, window_end = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
@@ -61,7 +62,8 @@ def divide(
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
     picoseconds: dict[words.Place, float] = collections.defaultdict(float)
-    # Count running spans for each rank. The window has rank 0, so one counter is never empty.
+    # Count running spans for each rank. The span `window` has rank 0 and always runs, so one
+    # counter is never empty.
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
     before = window_start
     # Visit all starts and ends in the order of time: nothing changes between two of them.
@@ -87,7 +89,7 @@ def _rank_moments(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place) of each span; at any moment, the highest rank counts."""
+    """Yield (start, end, rank, phase) of spans; a moment counts for spans of the highest rank."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,

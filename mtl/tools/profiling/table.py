@@ -12,15 +12,15 @@ from mtl.tools.profiling import profile, shares, words
 _HEADER = ("", "wall ms", "share", "forward ms", "backward ms", "ops", "held MB")
 _MEANING = """\
 Wall ms adds up to a step: if n ops run at the same time, each gets 1/n of the time. Forward and
-backward ms are the whole times of the ops. The session is the time that TensorFlow takes to
+backward ms count the full time of each op. The row "session" is the time that TensorFlow takes to
 start ops. Between calls, hooks run and checkpoints are saved."""
 _SMALL_OPS = """Ops of less than 3 us, which TensorFlow's profiler leaves out, """
 _WERE_TIMED = _SMALL_OPS + "were timed in the step after these steps."
 _ARE_LEFT_OUT = _SMALL_OPS + "count as the session, because they are not timed in a cluster."
 _MEANING_OF_GPU = """\
 Wall ms adds up to a step: if n kernels run at the same time, each gets 1/n of the time. Forward
-and backward ms are the whole times of the kernels. The session is the time in which no kernel
-runs."""
+and backward ms count the full time of each kernel. The row "session" is the time in which no
+kernel runs."""
 
 
 def write_table(result: profile.Profile, advice: Sequence[str]) -> str:
@@ -36,8 +36,8 @@ def write_table(result: profile.Profile, advice: Sequence[str]) -> str:
     advised = [f"  - {line}" for line in advice]
     meaning = [_MEANING_OF_GPU]
     if not result.has_gpu:
-        # Memory and small ops come from the same traced step: without
-        # memory, small ops are missing.
+        # One traced step gives the memory and the times of small ops: if the memory is missing, the
+        # times of small ops are missing, too.
         meaning = [_MEANING, _ARE_LEFT_OUT if result.held is None else _WERE_TIMED]
     parts = [
         [_write_title(result)],

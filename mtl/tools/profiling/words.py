@@ -24,8 +24,8 @@ OTHER = "other ops"
 OPS = (ENCODE, NETWORK, HEADS, AUXILIARY, BALANCING, UPDATE, OTHER)
 # Phases for wall time in which no op runs.
 WAITING, SESSION, BETWEEN = "waiting for input", "session", "between calls"
-# Time in which threads start ops, or run small ops that the profiler skips. This time is divided
-# among other phases.
+# Time in which threads start ops, or run small ops that the profiler skips. The time of the phase
+# "starting" is divided among other phases.
 STARTING = "starting"
 ALL = (*OPS, WAITING, SESSION, BETWEEN)
 
@@ -63,7 +63,7 @@ _FAR = 8
 
 
 class Place(NamedTuple):
-    """The place of an op in a training step.
+    """The phase of a training step to which an op belongs, forward or backward.
 
     Attributes:
       word: the phase that the op belongs to.

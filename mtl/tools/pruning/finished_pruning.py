@@ -64,7 +64,7 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
         is_at_once = part.schedule.first_step == part.schedule.last_step
         rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
-        # `Averaged` needs only a mean over rows. Other criteria gather their
+        # `Averaged` needs only a mean over rows. All other criteria with `gathers` gather their
         # values in training steps.
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
@@ -103,8 +103,8 @@ def choose_cut(
         weights.
       rows: the number of training rows from which criteria compute the inputs or gradients that
         they need.
-      find_progress: a function from a part to the share of the part's final sparsity to reach now,
-        in (0, 1].
+      find_progress: a function from a `Pruning` to the share of its final sparsity to reach now, in
+        (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint belongs to another run.
@@ -118,7 +118,8 @@ def choose_cut(
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
-            # If several parts match a variable, the first part prunes the variable, as in training.
+            # If several entries of `MultiTaskModel.pruning` match a variable, the first entry
+            # prunes the variable, as in training.
             part_masks = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
@@ -159,7 +160,8 @@ def write_run(
         # gets the new value, too.
         names = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(names, new.astype(values[name].dtype))
-    # Each part has reached its final sparsity, so training does not cut again (see `pruned_step`).
+    # Each `Pruning` has reached its final sparsity, so training does not cut again (see
+    # `pruned_step`).
     values |= {
         cuts.share_name(index): np.float64(part.final_sparsity) for index, part in enumerate(parts)
     }
@@ -354,7 +356,7 @@ class _Network:
         """Fail unless layers have reported the inputs of the kernels."""
         for name in names:
             rule = "choose kernels of layers.dense and layers.conv"
-            fix = "The criterion reads inputs of layers, which only these layers report."
+            fix = "The criterion reads inputs of layers, which only dense and conv report."
             checks.require(name in self.inputs, "Pruning.patterns", rule, name, fix)
 
     def read(self, name: str) -> np.ndarray:
@@ -415,7 +417,7 @@ def _reconstruct_layers(
 ) -> Cut:
     """Cut layer by layer; the input of a layer comes from earlier layers that are already cut."""
     rule = "choose kernels of layers.dense for SparseGpt"
-    fix = "It cuts kernels of the shape [inputs, units]."
+    fix = "SparseGpt cuts kernels of the shape [inputs, units]."
     network.require_inputs(list(before))
     for name, mask in before.items():
         checks.require(mask.ndim == 2, "Pruning.patterns", rule, name, fix)

@@ -38,7 +38,7 @@ CONTROLS = (SHUFFLED, REINITIALISED)
 FILE = "tickets.json"
 """The name of the file with the settings of a search, in the folder of its rounds."""
 
-_OTHER_SEED = 1_000_003  # Two seeds of a user rarely differ by this number.
+_OTHER_SEED = 1_000_003  # Seeds of two runs rarely differ by 1,000,003.
 
 
 class Ticket(NamedTuple):
@@ -161,7 +161,7 @@ class _Start(NamedTuple):
 
 
 def _find_progress(part: pruning.Pruning, share: float) -> float:
-    """Return the share of the final sparsity that a part reaches after a share of the rounds."""
+    """Return the share of its final sparsity that a `Pruning` has after a share of the rounds."""
     sparsity = part.final_sparsity
     # Each round keeps the same share of the weights, so (1 - sparsity) **
     # share of all weights remain.

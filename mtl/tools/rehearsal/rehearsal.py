@@ -216,7 +216,8 @@ class _Rehearsal(training.Training):
                 options=graph_options.GraphOptions(statistics=statistics, may_stack=True),
             )
             updates = [update for _, update in spec.eval_metric_ops.values()]
-            # The count depends on losses and metrics, so the measured time includes them.
+            # `count` depends on losses and metrics, so the measured time of `count` includes losses
+            # and metrics.
             with tf.control_dependencies([spec.loss, *updates]):
                 count = tf.identity(types.count_rows(features))
             config = estimators.build_config(self._experiment, model_dir).session_config

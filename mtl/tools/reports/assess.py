@@ -18,7 +18,8 @@ from mtl.tools.reports import held_out
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
 # The largest number of values of a field that become slices. Of a text field with more values, only
-# the most frequent values are compared. Numbers with more values are divided into quarters.
+# the most frequent values are compared. Numbers with more than `_MOST_VALUES` values are divided
+# into quarters.
 _MOST_VALUES = 12
 # Slices with fewer rows are not compared, because the mean error of few rows varies too much.
 _FEWEST_ROWS = 30

@@ -90,8 +90,8 @@ def judge(
 ) -> Verdict | None:
     """Compare a metric of a head with the same metric of a trivial model.
 
-    The comparison uses the most informative metric whose value is known for the trivial model. This
-    value is called the baseline.
+    The comparison uses the most informative metric whose value is known for the trivial model. The
+    value of the trivial model is called the baseline.
 
     Args:
       head: the head of the task.
@@ -218,8 +218,8 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     the weight of a negative row divided by the weight of all negative rows. The variance of the AUC
     of random scores is (P + Q + P Q) / 12, where P is the sum of p^2 over the positive rows, and Q
     is the sum of q^2 over the negative rows. If n1 positive and n0 negative rows have equal
-    weights, this variance is (n1 + n0 + 1) / (12 n1 n0), as in Mann and Whitney, "On a test of
-    whether one of two random variables is stochastically larger than the other", 1947.
+    weights, the variance of the AUC is (n1 + n0 + 1) / (12 n1 n0), as in Mann and Whitney, "On a
+    test of whether one of two random variables is stochastically larger than the other", 1947.
     """
     is_positive = target > 0
     sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())

@@ -42,7 +42,7 @@ class Bar(NamedTuple):
     """A table cell that shows a share in percent, and also as a bar.
 
     Attributes:
-      value: the share, in [0, 1].
+      value: the share that the cell shows, in [0, 1].
     """
 
     value: float
@@ -185,5 +185,5 @@ def say_cut(shown: int, total: int, what: str) -> list[Text]:
       total: the number of all items.
       what: the name of the items and a verb for the line, such as "tasks are".
     """
-    # Without the line, readers might believe that the page shows all items.
+    # Without a line about left-out items, readers might believe that the page shows all items.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

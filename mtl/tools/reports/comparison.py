@@ -133,7 +133,7 @@ class Comparison(NamedTuple):
 
     @property
     def _differing_heads(self) -> dict[str, set[str]]:
-        """For each task, the settings of its head that differ, without their entries."""
+        """For each task, the settings of its head that differ, such as "layers" for "layers[0]"."""
         found: dict[str, set[str]] = {}
         for match in filter(None, map(_OF_HEAD.match, self.differing)):
             names = found.setdefault(match["task"], set())

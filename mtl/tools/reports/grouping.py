@@ -57,7 +57,7 @@ class Measured:
         fix = "Groups need several tasks."
         checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
         missing = [f"{one} onto {other}" for one, other in all_pairs if (one, other) not in pairs]
-        fix = f"Missing: {', '.join(missing[:3])}. No measured batch had labels of both."
+        fix = f"Missing: {', '.join(missing[:3])}. No measured batch had labels of both tasks."
         count = len(all_pairs) - len(missing)
         checks.require(
             not missing, _WHERE, f"have measured all {len(all_pairs)} pairs of tasks", count, fix
@@ -159,8 +159,8 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
     np.fill_diagonal(onto_others, 0.0)
     # Divide by at least 1, so that a set of one task gets the affinity 0 / 1.
     partners = np.maximum(holds.sum(axis=1, keepdims=True) - 1, 1)
-    # The matrix product adds up the affinities of a set onto each task. The first factor sets tasks
-    # outside the set to 0.
+    # The matrix product adds up the affinities of a set onto each task. The factor `holds` sets
+    # tasks outside of the set to 0.
     return holds * (holds @ onto_others) / partners
 
 
@@ -176,7 +176,8 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
         num_tasks = onto.shape[1]
         for served in range(1, len(onto)):
             members = [task for task in range(num_tasks) if served >> task & 1]
-            # Unite the set with each subset of the other tasks, which gives all supersets.
+            # Unite `served` with each subset of the other tasks, which gives all supersets of
+            # `served`.
             larger = served | _list_subsets(len(onto) - 1 & ~served)
             sums = onto[larger][:, members].sum(axis=1)
             best = int(np.argmax(sums))  # In a tie, `argmax` takes `served` itself.
@@ -210,9 +211,9 @@ def _find_best_partitions(
             # partition is tried in several orders.
             first_task = task_set & -task_set
             parts = first_task | _list_subsets(task_set ^ first_task)
-            # Rank the candidates for the first set by the best score of all partitions that begin
-            # with the candidate. The `count` best partitions begin with one of the `count` best
-            # sets in this ranking.
+            # Rank the candidates for the first group of a partition by the best score of all
+            # partitions that begin with the candidate. The `count` best partitions begin with one
+            # of the `count` best sets in this ranking.
             order = np.argsort(-(scores[parts] + tops[task_set ^ parts]), kind="stable")
             candidates = [
                 (float(scores[part]) + score, (part, *sets))
@@ -310,7 +311,7 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
         difference, error = compare(measured, best, proposals[1])
         # Use `not >` instead of `<=`, because the error of a single measurement is NaN.
         if not difference > 2 * error:
-            parts.append("  The first two are not clearly different: measure more often or longer.")
+            parts.append("  The two best are not clearly different: measure more often or longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
 
 

@@ -62,7 +62,7 @@ class Labels(NamedTuple):
     """The labels and predictions of a head with C labels in each of N rows.
 
     Attributes:
-      entries: all N C labels. Each label counts as a row of the kind "binary".
+      entries: the C labels of all N rows. Each label counts as a row of the kind "binary".
       errors: the mean error over the labels of each row, weighted by the label weights, [N].
       weights: the sum of the label weights in each row, [N].
     """
@@ -267,7 +267,7 @@ def _rows(
 def _join_parts(parts: list[Any]) -> Any:
     """Concatenate the labels and predictions of a task over all batches, attribute by attribute.
 
-    Return None if a report cannot show the task, so that all parts are None.
+    Return None if a report cannot show the task; all entries of `parts` are then None.
     """
     # All parts have the same class, because the head determines the class.
     if parts[0] is None:

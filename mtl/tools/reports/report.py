@@ -205,7 +205,8 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    # Write this line only if no task is worse, unclear or undefined.
+    # Write the line about tasks that beat the trivial model only if no task is worse, unclear or
+    # undefined.
     if better and better + unknown == len(verdicts):
         lines.append((f"{_count_tasks(better, len(verdicts))} {_TRIVIAL}.", ""))
     for outcome in _DOUBTFUL:

@@ -147,8 +147,8 @@ def find_requests(directory: str) -> tuple[str, Requests]:
 def load_intact(directory: str) -> Iterator[Source]:
     """Load the signature to convert for other runtimes, and close the export at the end.
 
-    If the export has the folder portable/ids, the signature takes ids. For other exports,
-    `find_requests` chooses the signature.
+    If the export has the folder portable/ids, the signature takes ids. If the export has no folder
+    portable/ids, `find_requests` chooses the signature.
 
     Args:
       directory: the folder of the export.
@@ -224,7 +224,7 @@ def freeze(model: loaded.Loaded, name: str) -> Frozen:
     """Return the graph of a signature, with weights as constants.
 
     Args:
-      model: the loaded export. Its session holds the weights.
+      model: the loaded export, whose session holds the weights.
       name: the name of the signature.
 
     Returns:

@@ -44,7 +44,7 @@ _OBSTACLE = re.compile(
     r"AsString|String\w+|StaticRegex\w+|Regex\w+|Unicode\w+|LookupTable\w+|RaggedCross|Substr"
     r"|ReduceJoin|UnsortedSegmentJoin|(Sparse)?Fingerprint|Parse(Single)?Example\w*|DecodeRaw"
 )
-_STRING = 7  # The number of the type "string" in a graph.
+_STRING = 7  # The code of the type "string" (DT_STRING) in a graph.
 _COLUMN = re.compile(r"(?:^|/)features(?:_\d+)?/([^/]+)/")
 
 
@@ -221,7 +221,8 @@ def _trace_tokens(
     chain = []
     while True:
         node = graph.nodes.get(graphs.name_of(reference))
-        # Only the first output of a node may hold the values.
+        # The path to the input may only use the first output of each node, which holds the moved
+        # values.
         if node is None or reference.partition(":")[2] not in ("", "0"):
             return None
         chain.append(node.name)
@@ -262,7 +263,11 @@ def _copy_path(
     key: tuple[Any, ...],
     copies: dict[tuple[Any, ...], str],
 ) -> str:
-    """Copy the nodes that move texts, so that the copies move ids; return the last copied node."""
+    """Copy nodes that pass texts on, such as Reshape, so that the copies pass ids on.
+
+    Returns:
+      The name of the last copied node.
+    """
     last_node = source
     for name in reversed(path):
         node = graph.nodes[name]

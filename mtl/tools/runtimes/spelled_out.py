@@ -52,7 +52,7 @@ def write_logs(graph: graphs.Graph) -> None:
     """Replace Log1p of float32 by Log, without losing precision for values of at least 0.
 
     Log(1 + x) loses digits if x is small. With the rounded sum u = 1 + x, the term log(u) x / (u -
-    1) keeps the digits (a formula of Kahan). If u is 1, the logarithm is replaced by x itself.
+    1) keeps the digits (a formula of Kahan). If the sum u is 1, log(1 + x) is replaced by x itself.
 
     Args:
       graph: the graph, which is rewritten in place.
@@ -77,7 +77,7 @@ def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
     precise = make("precise", "Mul", log, ratio)
     small = make("small", "SelectV2", vanishes, value, precise)
     # For x above 1, the plain logarithm is precise enough. The plain logarithm is also right for
-    # infinity, where the ratio is NaN.
+    # infinity, where the ratio x / (u - 1) is NaN.
     is_large = make("is_large", "Greater", value, one)
     graph.set(name, "SelectV2", [is_large, log, small], T=tf.float32)
 
@@ -86,8 +86,8 @@ def write_float32(graph: graphs.Graph) -> None:
     """Replace float64 by float32 in columns that standardise large integers, without a loss.
 
     TensorFlow Lite lacks float64, and OpenVINO rounds float64 to float32. To standardise integers,
-    the integer part of their mean is subtracted from them as int64, which is exact. If a column
-    takes logarithms of integers, float32 is precise enough. All other operations of float64 stay
+    the integer part of their mean is subtracted from them as int64, which is exact. For logarithms
+    of integers, float32 is precise enough. Operations of float64 outside of such columns stay
     unchanged.
 
     Args:
@@ -126,7 +126,7 @@ def _shorten_log(graph: graphs.Graph, log: Any) -> None:
     """Compute a logarithm of integers and all connected operations in float32."""
     readers = graph.readers()
     part = _find_part(graph, log, readers)
-    # Other operations may need the precision of float64.
+    # Operations that are not in `_SHORT` may need the precision of float64.
     if not {node.op for node in part.values()} <= _SHORT:
         return
     for node in part.values():
@@ -190,7 +190,8 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
     shift = graph.set_constant(f"{name}/floor", floor)
     shifted = graph.set(f"{name}/shifted", "Sub", [clamped, shift], T=tf.int64)
     shifted = _cast_value(graph, f"{name}/number", shifted, tf.int64, tf.float32)
-    # If x lies outside of these limits, the difference is so large that float32 is precise enough.
+    # If x lies outside of the limits in `ends`, the difference of x and the mean is so large that
+    # float32 is precise enough.
     far_difference = _cast_value(graph, f"{name}/far", whole, tf.int64, tf.float32)
     of_far = graph.set_constant(f"{name}/floor/float32", floor.astype(np.float32))
     far_difference = graph.set(f"{name}/far/shifted", "Sub", [far_difference, of_far], T=tf.float32)

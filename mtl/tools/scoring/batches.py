@@ -100,7 +100,7 @@ def in_order(
     If `items` raises a UserError, the results of all earlier items are yielded before the error.
 
     Args:
-      items: the items. The calling thread iterates over the items.
+      items: the arguments of `work`, one for each call. The calling thread iterates over the items.
       work: the function, which runs in worker threads.
       concurrency: the number of threads.
     """

@@ -41,8 +41,8 @@ EMPTY = Block(b"", b"")
 def _json_lines(columns: Columns) -> Block:
     parts: list[Any] = []
     for name, values in columns.items():
-        # `parts` holds the parts of a line {"name": value, "name": value}. Arrow joins the parts
-        # for all rows at once.
+        # `parts` holds the parts of a line {"name": value, "name": value}. Arrow joins the parts of
+        # lines for all rows at once.
         parts += [
             ("" if parts else "{") + json.dumps(name) + ": ",
             _write_json(_make_array(values)),
@@ -235,7 +235,7 @@ def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
 
 
 def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
-    """Split an array of parts into lists of equal length, which is the last size in `shape`."""
+    """Split a flat array into lists of equal length; the length is the last size in `shape`."""
     offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
 

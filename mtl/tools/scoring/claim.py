@@ -20,8 +20,9 @@ from mtl import checks
 from mtl.files import atomic, checksums, remote, storage
 
 _FILE = "scoring.json"
-# The least number of seconds between two writes of the note. Writing the note after each of many
-# small files would take longer than the predictions.
+# The least number of seconds between two writes of scoring.json, the note about the predictions in
+# a folder. Writing scoring.json after each of many small files would take longer than the
+# predictions.
 _SECS_BETWEEN_NOTES = 5.0
 
 
@@ -37,8 +38,8 @@ def observe(path: str) -> dict[str, Any] | None:
     """
     if atomic.is_special(path):
         return None
-    # Get the dates before the checksum. If the file changes while the checksum is computed, a later
-    # look at the dates finds a difference.
+    # Get the dates of the file before its checksum. If the file changes while the checksum is
+    # computed, a later look at the dates finds a difference.
     return {**_look_at(path), "checksum": checksums.of_file(remote.copy_here(path))}
 
 
@@ -92,7 +93,7 @@ class Claim:
             rule = f"hold predictions with {json.dumps(facts)}, or none"
             fix = f"It has {json.dumps(made_with)}. Choose another folder, or delete the folder."
             checks.require(made_with == facts, "--output", rule, folder, fix)
-        # Folders by old versions of this package have no note.
+        # Folders by old versions of this package have no scoring.json.
         noted_inputs = earlier_note.get("inputs", {})
         for output, path in inputs.items():
             noted_input = noted_inputs.get(os.path.basename(output), path)
@@ -109,7 +110,7 @@ class Claim:
     def is_done(self, output: str) -> bool:
         """Return True if an output exists and its input has not changed since the prediction.
 
-        If the note lacks the state of the input file, `is_done` returns False.
+        If scoring.json lacks the state of the input file, `is_done` returns False.
 
         Args:
           output: the path of an output file in `shards`.
@@ -121,7 +122,7 @@ class Claim:
         return _is_unchanged(self._inputs[name], noted)
 
     def _read(self) -> dict[str, Any]:
-        """Return the content of the note; {} if the folder has no note or no predictions."""
+        """Return the content of scoring.json; {} without this file, or without predictions."""
         if not remote.exists(self._path):
             return {}
         with open(remote.copy_here(self._path), "rb") as file:
@@ -141,7 +142,7 @@ class Claim:
 
     @contextlib.contextmanager
     def held(self, due: Sequence[str]) -> Iterator[None]:
-        """Create the folder if it is absent; write the note when the context starts and ends.
+        """Create the folder if it is absent; write scoring.json when the context starts and ends.
 
         Until `finish` is called for an output in `due`, `is_done` returns False for the output.
 

@@ -123,7 +123,7 @@ def _join_items(arrays: Mapping[str, Any], name: str) -> Any:
 
 def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
     if isinstance(values, tf.RaggedTensor):
-        # `row_splits` [B + 1] begins with 0 and ends with the number of values. The numbers in
-        # between are the places at which to split rows.
+        # `row_splits` [B + 1] begins with 0 and ends with the number of values. The numbers between
+        # the first and the last are the places at which to split rows.
         return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
     return values.numpy()

@@ -112,8 +112,8 @@ def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
 
 def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
-    # In a message, each value takes at least a byte, unless a single value is repeated. A larger
-    # count in a reply is an error, and would make the client allocate memory in vain.
+    # In a message, each value takes at least a byte, unless a single value is repeated. A reply
+    # with more values than bytes is an error, and would make the client allocate memory in vain.
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)

@@ -78,9 +78,9 @@ class _InSession:
         """Prepare the session call that computes the outputs.
 
         Args:
-          identity: a text that names the model, in the note beside its predictions.
+          identity: a text that names the model, in scoring.json beside its predictions.
           files: the paths of the model's files. The digest of the model consists of the checksums
-            of those files that exist.
+            of all paths in `files` that exist.
           session: the session with the weights.
           examples: the input for serialized tf.Examples, as a tensor or the name of a tensor.
           outputs: {output: a tensor or the name of a tensor}.

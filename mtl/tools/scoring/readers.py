@@ -96,9 +96,9 @@ class Reader:
     Attributes:
       spec: the features of the model. Without a spec, the reader only reads TFRecord files.
       settings: the source of a run, such as `csv.Csv`. The delimiter, columns and other settings of
-        this source apply to files of its format. Its settings for texts apply to all tables. If an
-        `ImageFiles` wraps the source, rows have paths of image files instead of images, as in
-        training.
+        the run's source apply to files of the source's format. The source's settings for texts
+        apply to all tables. If an `ImageFiles` wraps the source, rows have paths of image files
+        instead of images, as in training.
       batch_size: the number of rows that the model gets at a time.
       keep: fields to return with the predictions, such as ids. The fields in `keep` need not be
         features.
@@ -130,7 +130,7 @@ class Reader:
         paths = list(dict.fromkeys(matches))
         for path in paths:
             if self._find_format(path) != "tfrecord" and self.spec is None:
-                fix = "Add the --model_dir or --gin_file that describes its fields."
+                fix = "Add the --model_dir or --gin_file that describes the fields of the file."
                 checks.fail("--input", "hold TFRecords if no features are known", path, fix)
         return paths
 

@@ -89,7 +89,7 @@ class Remote:
 def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
     """Return an output as an array; fail if its type differs from the server's metadata."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
-    checks.require(name in outputs, where, rule, None, "It is not in the reply.")
+    checks.require(name in outputs, where, rule, None, "The reply lacks the output.")
     values = outputs[name]
     # Make an array of objects, so that the code below can check the type of each value: NumPy would
     # turn None into NaN, and "1" into 1.
@@ -118,7 +118,8 @@ def _fits_type(value: float, dtype: tf.DType) -> bool:
         return dtype.min <= value <= dtype.max
     try:
         # Rounding to few digits in JSON may make the largest number of a type slightly too large.
-        # Converting the number to the type rounds it back, so check the converted value.
+        # Converting such a number to the type rounds it down to the largest number again, so check
+        # the converted value.
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))
     except OverflowError:
@@ -179,7 +180,7 @@ def _client(scheme: str, address: str, secure: access.Access, is_v2: bool) -> An
     try:
         from mtl.tools.scoring import grpc_client
     except ImportError as error:
-        fix = "Or use its REST port, http://HOST:PORT."
+        fix = "Or use the server's REST port, http://HOST:PORT."
         need = f"{versions.how_to_get('serving')}, as {error.name} is missing"
         raise checks.UserError(f"--server speaks gRPC: {need}. {fix}") from error
     return grpc_client.Grpc(address, secure)

@@ -31,14 +31,15 @@ _WITH_CELLS = (
 
 
 def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
-    """Return the source of a class among the innermost sources of a run.
+    """Return the source of a run that has a given class; parts such as `Splits` wrap sources.
 
     Args:
       source: the source of a run.
       kind: the class, such as `csv.Csv`.
 
     Returns:
-      The source, whose `files` are the files of the training; None if no source has this class.
+      The source, whose `files` are the files of the training; None if no source has the class
+      `kind`.
 
     Raises:
       UserError: a `Mixture` has several sources of the class, whose settings differ.
@@ -60,7 +61,7 @@ def find_csv(source: Any) -> csv.Csv:
 
 
 def find_arrow(source: Any) -> arrow.Arrow:
-    """Return the settings for a table or a spreadsheet: the run's `Arrow`, or its cells alone.
+    """Return settings for tables: the run's `Arrow`, or an `Arrow` with the run's cell settings.
 
     Args:
       source: the source of a run, or None.

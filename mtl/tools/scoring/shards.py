@@ -133,8 +133,8 @@ def score_shards(
 ) -> tuple[int, int]:
     """Write predictions for the rows of all input files that have no predictions yet.
 
-    Only complete outputs appear. In a folder, an output is skipped if it exists and its input has
-    not changed since the last prediction.
+    An output file appears only after it is complete. In a folder, an output is skipped if it exists
+    and its input has not changed since the last prediction.
 
     Args:
       plan: the input files of each output file.
@@ -164,8 +164,8 @@ def score_shards(
         # Predict the first rows before creating the folder, so that no folder remains if the model
         # fails.
         first_results = _first_rows(scored)
-        # Require a row only if no output existed before. If some outputs existed, the inputs of the
-        # remaining outputs may all be empty.
+        # Fail without input rows, but only if no output existed before. If some outputs
+        # existed, all inputs that remain to be predicted may be empty.
         if pending and len(pending) == len(shards):
             _require_row(plan, first_results)
         results = itertools.chain(first_results, scored)
@@ -183,10 +183,11 @@ def _claim_folder(plan: Plan, reader: readers.Reader, model: batches.Model) -> c
     """Return the note for the output folder of a plan, with the model and the settings."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
-    # Notes by old versions of this package lack these settings, which count as None.
+    # In scoring.json by old versions of this package, `escape_formulas` and `files_of_run` are
+    # missing, and count as None.
     facts["escape_formulas"] = plan.escape_formulas or None
     facts["files_of_run"] = file_settings.describe(reader.settings) or None
-    # In a folder, all outputs are paths, so no key is None.
+    # If the output is a folder, all keys of `shards` are paths, and no key is None.
     return claim.Claim(plan.folder, facts, cast(dict[str, list[str]], plan.shards()))
 
 

@@ -135,7 +135,7 @@ class _Tables:
 
     def __init__(self, file: Any):
         self._file = _ForArrow(file)
-        self._writer: Any = None  # None until the first rows are written.
+        self._writer: Any = None  # The writer is made for the first rows.
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
@@ -185,7 +185,7 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
     """Return True if a cast keeps the meaning of values, such as a cast to wider numbers or text.
 
-    Without this check, Arrow would also cast "007" to 7 and 2 to True.
+    Without `_keeps_meaning`, Arrow would also cast "007" to 7 and 2 to True.
     """
     current = values.type
     if current == kind or values.null_count == len(values) or pa.types.is_string(kind):

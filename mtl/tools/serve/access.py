@@ -17,7 +17,7 @@ from mtl.tools.serve import failures, settings
 
 
 class Guard:
-    """Compares the token of each request with a file. The file may change while the server runs."""
+    """Compares each request's token with a token file, which may change while the server runs."""
 
     def __init__(self, token_file: str | None):
         """Read the token.

@@ -169,7 +169,7 @@ class Batcher:
     def _drop_item(self, key: Hashable, item: _Waiting) -> None:
         """Remove a request from its queue if its client hung up or its time is over.
 
-        Without this removal, abandoned requests would pile up in the queue while a call of the
+        If the server kept abandoned requests, they would pile up in the queue while a call of the
         model hangs.
         """
         queue = self._queues.get(key)

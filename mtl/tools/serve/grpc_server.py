@@ -289,8 +289,8 @@ def read_request(signature: models.Signature, request: Any, config: Any) -> requ
 def _read_tensor(where: str, proto: Any, limit: int) -> np.ndarray:
     """Return the array of a TensorProto with at most `limit` values.
 
-    A TensorProto may contain a single value that stands for all values of a large array. Without a
-    limit, a short message could thus require any amount of memory.
+    A TensorProto may contain a single value that stands for all values of a large array. Without
+    `limit`, a short message with such a single value could require any amount of memory.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     fits = not proto.tensor_shape.unknown_rank and all(size >= 0 for size in sizes)

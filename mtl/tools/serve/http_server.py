@@ -42,8 +42,8 @@ _VERSION = "/versions/{version:[^/:]+}"
 # Requests to these paths need no token, because probes of Kubernetes do not send tokens.
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = "application/json"
-# The number of connections that may wait for the event loop. The operating system refuses further
-# connections.
+# The number of connections that may wait for the event loop. If more connections wait, the
+# operating system refuses them.
 _BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Outputs = Mapping[str, np.ndarray]
@@ -144,8 +144,8 @@ class HttpServer:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
                 if request.content.exception() is not None:
-                    # Mark the body as complete. Its rest cannot be read, and aiohttp would log a
-                    # traceback.
+                    # Mark the body of the request as complete: the rest of the body cannot be read,
+                    # and aiohttp would log a traceback.
                     request.content.feed_eof()
                     response.force_close()
             await self._send_response(request, response)

@@ -23,8 +23,8 @@ from mtl.tools.serve import tensors
 
 DEFAULT, RAW = settings.DEFAULT, settings.RAW
 PREDICT, CLASSIFY, REGRESS = "predict", "classify", "regress"
-# The number of prepared calls that a model keeps in memory. The number is limited, because clients
-# may request any subset of the outputs.
+# The number of prepared calls that a model keeps in memory. The number of calls is limited, because
+# clients may request any subset of the outputs.
 _MOST_CALLS = 256
 # When an export is loaded, only the warm-up requests of these signatures run, because other
 # signatures share most of their graph with them.

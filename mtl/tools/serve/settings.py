@@ -39,8 +39,8 @@ class Settings:
       poll_secs: seconds between two searches for new versions.
       keep_versions: the number of versions that stay loaded.
       batching: True to join requests into batches.
-      max_batch_size: the largest number of rows in a batch. A request with more rows runs alone,
-        without being split.
+      max_batch_size: the largest number of rows in a batch. A request with more than
+        `max_batch_size` rows runs alone, without being split.
       batch_timeout_micros: how long a request waits for other requests, in microseconds.
       threads: the number of batches that run at the same time; 0 for half the number of processors.
       max_queue_rows: the largest number of rows that may wait or be computed at a time. The server

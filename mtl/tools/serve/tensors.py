@@ -215,8 +215,8 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
         checks.fail(where, rule, float(wide[is_lost.argmax()]))
     exact = _EXACT[dtype.name]
     for value in flat:
-        # Refuse an integer, such as a long id, that floats would round. TensorFlow Serving also
-        # does.
+        # Refuse an integer, such as a long id, that floats would round. TensorFlow Serving refuses
+        # such integers, too.
         if type(value) is int and abs(value) > exact:
             stored = int(float(np.array(value, np.float64).astype(dtype.as_numpy_dtype)))
             checks.require(stored == value, where, f"{rule} without loss", value)

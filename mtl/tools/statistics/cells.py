@@ -21,8 +21,8 @@ _TRUE = r"^[tT]"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = rf"^{_DATE}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]+)?)?)?"
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
-# The number of cells that are cast first. If a cast of a few cells fails, a cast of all cells is
-# not tried.
+# The number of cells that are cast to numbers as a trial. If a cast of a few cells fails, a cast of
+# all cells is not tried.
 _FIRST = 64
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
@@ -70,7 +70,7 @@ def split_numbers(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
     is_number = match(texts, rf"^{literals.FLOAT}$")
     number_texts = pc.utf8_ltrim(texts.filter(is_number), "+")
     numbers = _cast_texts(number_texts)
-    if numbers is None:  # Arrow can cast all texts that match the pattern.
+    if numbers is None:  # Arrow can cast all texts that match FLOAT.
         numbers = pc.cast(number_texts, pa.float64()).to_numpy()
     return numbers, texts.filter(pc.invert(is_number))
 
@@ -152,5 +152,6 @@ def to_microseconds(times: pa.Array) -> np.ndarray:
     if pa.types.is_time(times.type):
         return times.cast(pa.time64("us")).cast(pa.int64()).to_numpy()
     zone = times.type.tz if pa.types.is_timestamp(times.type) else None
-    # With `safe=False`, nanoseconds are cut off. A safe cast would raise an error.
+    # With `safe=False`, nanoseconds are cut off. With `safe=True`, the cast of nanoseconds would
+    # raise an error.
     return times.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_numpy()

@@ -21,7 +21,7 @@ from mtl.tools.statistics import cells, facts, numbers, texts
 
 # A column of numbers may hold a few words that mean a missing value, besides usual marks such as
 # "NA": at most 3 different words, in at most 0.1 times as many rows as hold a number.
-# `mtl.tools.drafting` uses the same limits.
+# `mtl.tools.drafting` uses the same limits for words among numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
 _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
@@ -213,7 +213,8 @@ def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
     """
     if not marks or len(values) == values.null_count:
         return values
-    # Usually "" is the only mark. The length of the shortest text quickly shows whether "" occurs.
+    # Usually "" is the only text that means a missing value. The length of the shortest text
+    # quickly shows whether "" occurs.
     if not any(marks) and pc.min(pc.binary_length(values)).as_py() > 0:
         return values
     is_mark = pc.is_in(values, value_set=pa.array(marks, values.type))
@@ -266,7 +267,7 @@ class Guessed(Base):
             self._add_typed(values)
 
     def _choose_kind(self, values: pa.Array) -> pa.Array:
-        """Choose the kind of the column if the values show it; return the values still to add."""
+        """Choose the kind of the column if the values show it; return values yet to count."""
         # Try a few values first, which usually decide, because trying all distinct values takes
         # longer.
         if self._has_number(values[:_LOOKED_AT]):
@@ -283,8 +284,8 @@ class Guessed(Base):
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
-                # Keep these words for later, because a later block may show that the words are
-                # marks among numbers.
+                # Keep the words for later, because a later block may hold numbers, among which the
+                # words mean missing values.
                 return values[:0]
         self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
         # The words that `Guessed` has kept from earlier blocks are ordinary texts.
@@ -303,7 +304,7 @@ class Guessed(Base):
         self._kind, self._inner = kind, inner
 
     def _add_typed(self, values: pa.Array) -> None:
-        """Add numbers or times. A few other texts may occur, which count as missing values."""
+        """Add numbers or times to the statistics; a few other texts count as missing values."""
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)

@@ -83,7 +83,7 @@ class Column:
 
     @property
     def distinct(self) -> int:
-        """The number of distinct values. The number is an estimate if `is_exact` is False."""
+        """The number of distinct values, which is an estimate if `is_exact` is False."""
         return self.counted.count_distinct() if self.counted is not None else 0
 
     @property

@@ -49,7 +49,7 @@ def describe(
       table: the table to read.
       marks: texts that mean a missing value, besides empty texts.
       left_out: names of columns that are not read.
-      like: the statistics of another data set. Columns of texts or lists in that data set are also
+      like: the statistics of another data set. Columns that hold texts or lists in `like` are also
         read as texts or lists here, even if their cells look like numbers.
 
     Raises:
@@ -290,5 +290,5 @@ def _read_into(
             if is_over.is_set():
                 return
         item_queue.put(("end", None))
-    except BaseException as error:  # `read_ahead` raises the error.
+    except BaseException as error:  # `read_ahead` raises `error`.
         item_queue.put(("error", error))

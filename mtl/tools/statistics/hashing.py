@@ -25,16 +25,17 @@ _BYTES_AT_ONCE = 1 << 23
 class Distinct:
     """Estimates the number of distinct values from their k smallest hashes (k minimum values).
 
-    The 64-bit hashes of D distinct values are spread evenly. If the k smallest hashes lie in the
-    lowest share x of all 64-bit numbers, D is about (k - 1) / x. The method is by Bar-Yossef et
-    al., Counting distinct elements in a data stream, https://doi.org/10.1007/3-540-45726-7_1.
+    The 64-bit hashes of D distinct values are spread evenly. If the k-th smallest hash is the share
+    x of the largest 64-bit number, the number D of distinct values is about (k - 1) / x. The method
+    is by Bar-Yossef et al., Counting distinct elements in a data stream,
+    https://doi.org/10.1007/3-540-45726-7_1.
     """
 
     def __init__(self) -> None:
         self._hashes = np.zeros([0], np.uint64)
 
     def add(self, hashes: np.ndarray) -> None:
-        """Add the hashes of values.
+        """Update the k smallest hashes with the hashes of values.
 
         Args:
           hashes: uint64 [N]. Equal hashes count as the same value.

@@ -91,7 +91,7 @@ def _fill_common(common: Any, column: facts.Column) -> None:
         _fill_quantiles(common.num_values_histogram, column.lengths)
         return
     common.min_num_values = common.max_num_values = 1
-    # TensorFlow Data Validation writes this histogram even if each row has one value.
+    # TensorFlow Data Validation writes `num_values_histogram` even if each row has one value.
     common.num_values_histogram.type = statistics_pb2.Histogram.QUANTILES
     rows = column.present / _BUCKETS
     for _ in range(_BUCKETS):

@@ -92,8 +92,8 @@ class Numbers:
       greatest: the greatest finite number, which is exact; NaN without a finite number.
       is_whole: True if all finite numbers are whole.
       moments: mean and standard deviation of the finite numbers.
-      lost: the largest error of the count of a frequent number. Counts are never too high, but may
-          be too low.
+      lost: the largest error of the count of a frequent number. Counts of frequent numbers are
+        never too high, but may be too low.
     """
 
     def __init__(self, most: int = MOST_VALUES):
@@ -180,8 +180,8 @@ class Numbers:
     def _add_to_sketch(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Add distinct numbers with their counts to the sketch.
 
-        A count is a sum of powers of two, and the number is added to the level of each of these
-        powers.
+        A number in level l of the sketch stands for 2^l equal numbers. The count of a number is a
+        sum of powers of two, and the number is added to the level of each of these powers.
         """
         assert self._levels is not None
         for level in range(int(counts.max()).bit_length()):
@@ -199,7 +199,7 @@ class Numbers:
         if len(levels[level]) < _LEVEL:
             return
         full = np.sort(levels[level])
-        # If the number of numbers is odd, the last number stays in its level.
+        # If a level holds an odd number of values, the largest value stays in the level.
         even = len(full) // 2 * 2
         # Move numbers at even and at odd places in turns, so that errors cancel out.
         upper = full[self._moves[level] % 2 : even : 2]
@@ -226,7 +226,8 @@ class Numbers:
     @property
     def rank_error(self) -> float:
         """The largest error of a quantile, as a share of the numbers; 0 if quantiles are exact."""
-        # `is_exact` moves waiting numbers into the sketch, whose moves are counted below.
+        # `is_exact` first adds all waiting numbers to the sketch, so that `self._moves` is
+        # complete.
         if self.is_exact:
             return 0.0
         # Each move to a higher level shifts ranks by at most one number of the level, alternately

@@ -32,9 +32,9 @@ from mtl.tools.reports import splits as splits_lib
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
-# {type: value that stands for a missing value while a split is read}. Without such a value, missing
-# values would look like defaults. Every value of the types bool and uint8 may be a real value, so
-# these types have no entry.
+# {type: value that stands for a missing value while a split is read}. Without a value for gaps,
+# missing values would look like defaults. Every value of the types bool and uint8 may be a real
+# value, so these types have no entry.
 _GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
 _KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
 
@@ -178,7 +178,7 @@ def _list_notes(
 
 
 def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
-    """Return a pipeline in which missing values of features become marks instead of defaults."""
+    """Return a pipeline that reads missing values of features as `_GAPS`, instead of defaults."""
     spec = data.spec
     defaults = dict(spec.defaults)
     for name, field in spec.feature_fields.items():
@@ -332,7 +332,8 @@ def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: Any) -> pa
         is_value = ~_are_marks(values.values, mark)
         if present is not None:
             is_value &= present.values
-        # A list that holds only a mark becomes empty, because the list is a missing label.
+        # A list that holds only the value for a gap becomes empty, because the list is a missing
+        # label.
         ends = np.concatenate([[0], np.cumsum(is_value)])[values.row_splits]
         flat = _to_flat(values.values[is_value], None, None)
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)

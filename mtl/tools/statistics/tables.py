@@ -71,7 +71,7 @@ class Table:
     def holds_cells(self, name: str) -> bool:
         """Return True if files store a column as texts, whose content decides the column's type.
 
-        Columns from names of folders, such as year=2024, hold such texts.
+        Columns from names of folders, such as year=2024, are texts whose content decides the type.
         """
         return self.has_cells or name in self._of_folders
 

@@ -68,7 +68,8 @@ class Texts:
         self.count += int(counts.sum())
         self.bytes += int((lengths * counts).sum())
         values = values.cast(pa.large_binary())
-        # Before the first cut, the table holds all distinct texts, so hashes are not needed.
+        # Until rare texts are dropped from the table, it holds all distinct texts, so hashes are
+        # not needed.
         if self._distinct is not None:
             self._distinct.add(hashing.hash_texts(values))
         self._waiting.append((values, counts))

@@ -1,6 +1,6 @@
 """Shows weights, gradients, curves and other items of a run in TensorBoard.
 
-Each item has its own setting, which switches the item on.
+Each item, such as the histograms of weights, has its own setting, which switches the item on.
 
 from mtl import experiment
 from mtl.tools import tensorboard

@@ -31,7 +31,7 @@ class Board:
 
     @functools.cached_property
     def due_items(self) -> dict[due_lib.Due, list[str]]:
-        """{due steps: the names of the items that are computed at these training steps}."""
+        """{training steps: the names of the TensorBoard items that are computed at these steps}."""
         items: dict[due_lib.Due, list[str]] = {}
         for name in self.settings.list_on(settings_lib.OF_STEPS):
             items.setdefault(self.settings.due_of(name, self._every), []).append(name)

@@ -47,7 +47,7 @@ class Showing(types.RunObserver):
             self.writes_graph = settings.graph
 
     def list_last_extensions(self) -> Sequence[types.MakeExtension]:
-        """Return an extension of the training step that computes the items that are due."""
+        """Return an extension that computes TensorBoard items, such as histograms."""
         return [watch.Watching(self._board)] if self._is_chief else []
 
     def build_hooks(
@@ -56,8 +56,8 @@ class Showing(types.RunObserver):
         """Return the hooks that write the items of a training, after its graph is built."""
         on, start = self._board.settings, {}
         if on.graph and self._board.graph is not None:
-            # Pass functions that make events, because a continued run only writes items that have
-            # changed.
+            # Pass functions that make events, because a continued run only writes those TensorBoard
+            # items of its start that have changed.
             start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
         if on.configuration:
             start["configuration"] = functools.partial(_make_configuration, self._model_dir)
@@ -119,14 +119,14 @@ class TensorBoard(settings_lib.Items):
     The setting of an item of training steps or evaluations is False (off), True (at every multiple
     of `Run.summary_steps`, or at every evaluation), a number n (at every n-th step) or a list of
     global steps. At all steps and evaluations that the setting does not name, the item is not
-    computed. If an item is drawn from evaluations, its steps must be steps at which the run
-    evaluates.
+    computed. If an item, such as `pr_curves`, is drawn from evaluations, its steps must be steps at
+    which the run evaluates.
 
     Histograms skip entries that are not finite, because TensorFlow's histograms would end the run.
     """
 
     def __call__(self, run: types.ObservedRun) -> Showing:
-        """Return an observer that shows the items of a training.
+        """Return an observer that writes the TensorBoard items of a training.
 
         Raises:
           UserError: an item cannot be shown in the run, or is never due.

@@ -58,7 +58,7 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> Due | None:
-        """Return the steps that a setting makes due; None if the setting is False.
+        """Return the steps at which a setting shows its TensorBoard item; None for False.
 
         Args:
           when: the value of the setting, which is False, True, a number of steps or a list of

@@ -167,7 +167,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         """Return the lines below each image, and for each line whether its prediction is right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
-        if not self._outputs:  # No task has predictions for a caption.
+        if not self._outputs:  # Captions show predictions, of which there are none.
             return [[] for _ in range(self._num_rows)], [[] for _ in range(self._num_rows)]
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0

@@ -43,7 +43,7 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
     """Return a summary with a text whose lines are indented, so that Markdown shows it as code."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
     plugin_metadata = text_metadata.create_summary_metadata(display_name=tag, description="")
-    # TensorBoard and TensorFlow have different Python classes for this message.
+    # TensorBoard and TensorFlow have different Python classes for `SummaryMetadata`.
     metadata = tf1.SummaryMetadata.FromString(plugin_metadata.SerializeToString())
     tensor = tf.make_tensor_proto(block.encode(), tf.string)
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
@@ -76,7 +76,7 @@ def lay_out(
         # Leave out patterns, which may not match any metric of the run.
         metrics = [m for m in directions if m != "average_loss" and "*" not in m]
         charts += [draw(metric, f"{pattern}/{re.escape(metric)}") for metric in metrics]
-        # A run writes at least one of the two tags.
+        # A run writes the weight of each task under at least one of the two tags.
         charts.append(draw("weight", f"weight/{pattern}", f"surgery/weight/{pattern}"))
         if has_surgery:
             charts.append(draw("norm of its gradient", f"surgery/norm/{pattern}"))

@@ -68,8 +68,8 @@ def write(model_dir: str, tables: Mapping[str, types.RowNames], shapes: Shapes) 
     config = projector_config_pb2.ProjectorConfig()
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
     for number, (name, names) in enumerate(tables.items()):
-        # File systems limit the length of file names. With the number, shortened names stay
-        # distinct.
+        # File systems limit the length of file names. With the number of the table, shortened names
+        # stay distinct.
         path = os.path.join(FOLDER, f"{number}_{name.replace('/', '_')[-80:]}.tsv")
         lines = list(map(_clean_name, row_names.read_names(names)))
         # The projector needs a name for each row, but rows for unknown words have none.

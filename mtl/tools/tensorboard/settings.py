@@ -115,11 +115,11 @@ class Items:
         return [name for name in names if getattr(self, name) is not False]
 
     def due_of(self, name: str, every: int) -> due.Due:
-        """Return the steps at which an item is due.
+        """Return the steps at which a TensorBoard item is computed.
 
         Args:
-          name: the name of an item that is switched on.
-          every: the number of steps between two due steps if the setting of the item is True.
+          name: the name of a TensorBoard item whose setting is not False, such as "weights".
+          every: the number of steps between two computations of the item if its setting is True.
         """
         steps = due.Due.from_setting(getattr(self, name), every)
         assert steps is not None
@@ -150,7 +150,7 @@ class Items:
     def check_run(
         self, run: Any, adds_losses: bool, num_losses: int, replicas: int, has_servers: bool
     ) -> None:
-        """Fail if an item cannot be shown in a run, or is never due.
+        """Fail if a run cannot show a TensorBoard item, or reaches none of the item's steps.
 
         Args:
           run: an `experiment.Run`.
@@ -183,7 +183,7 @@ class Items:
     def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
         steps = due.Due.from_setting(value, every)
         assert steps is not None
-        # The first due step of a period is the period itself.
+        # An item that is shown every n steps is first shown at step n.
         late = [step for step in steps.at or (steps.every,) if step > last]
         rule = f"be due up to the last step, {last}"
         fix = f"Run.summary_steps is {every}." if value is True else ""

@@ -66,13 +66,13 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
 def add_training(
     graph: tf.compat.v1.GraphDef, kinds: Mapping[str, str], tasks: Sequence[str]
 ) -> tf.compat.v1.GraphDef:
-    """Return a copy of the graph with a node for each part of the step that follows the losses.
+    """Return a copy of the graph with nodes for later stages of the step, such as the update.
 
     Args:
       graph: the graph from `draw`.
-      kinds: {name of a node: class of the part that the node stands for}, in the order of the data
-        flow.
-      tasks: the names of the losses that the first part in `kinds` reads.
+      kinds: {name of a node: class that the node stands for, such as a surgery}, in the order of
+        the data flow.
+      tasks: the names of the losses that the first node in `kinds` reads.
     """
     full_graph = tf1.GraphDef()
     # Copy the graph, because the graph is drawn once, but `writing` may make several events.

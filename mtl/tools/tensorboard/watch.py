@@ -2,8 +2,8 @@
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-The branch uses gradients that the surgery and the update compute in every step. Other gradients,
-such as the gradients of single tasks, are computed in the branch.
+The branch uses gradients that the surgery and the update compute in every step. Gradients that the
+step itself does not need, such as the gradients of single tasks, are computed in the branch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Watching:
 
 
 class Watch(types.StepExtension):
-    """Computes the TensorBoard items that are due at a training step.
+    """Computes TensorBoard items, such as histograms of weights, at the steps in their settings.
 
     Args:
       board: the `Board` that lists the items to show.
@@ -98,7 +98,7 @@ class Watch(types.StepExtension):
         self._check_patterns(found.variables)
         self._require_outputs()
         yield
-        fix = "Its update does not call `extensions.show_update`."
+        fix = "The model's update does not call `extensions.show_update`."
         self._require_part(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
 
     def see_update(
@@ -119,7 +119,7 @@ class Watch(types.StepExtension):
             self._parts.append(part)
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Add the due items to the summaries of the step, after the weights have changed."""
+        """Add TensorBoard items to the summaries of the step, after the weights have changed."""
         for part in self._parts:
             outlets.add_summary(part.finish(moved))
         return moved
@@ -156,7 +156,7 @@ class Watch(types.StepExtension):
         clipped: Pairs,
         batch: whole_batch.WholeBatch,
     ) -> list[tf.Tensor]:
-        """Draw, within the branch, the items that do not depend on the change of the weights."""
+        """Draw the items in a branch of the graph, except for changes of the weights."""
         summaries: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:
@@ -189,10 +189,10 @@ class Watch(types.StepExtension):
 
 
 class _Part:
-    """A branch of the graph for items that are due at the same steps.
+    """A branch of the graph for TensorBoard items that are computed at the same steps.
 
     Args:
-      is_due: a bool scalar of the graph: True if the items are due.
+      is_due: a bool scalar of the graph: True at steps that compute the items.
       moving: pairs of a variable whose change is shown, and of the gradient that the optimizer gets
         for this variable.
     """
@@ -203,7 +203,7 @@ class _Part:
         self._weights: Entries = []
 
     def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
-        """Draw items before the weights change, and store the weights whose change is shown."""
+        """Draw TensorBoard items before the weights change; store weights whose change is shown."""
 
         def when_due() -> list[tf.Tensor]:
             return [histograms.join(draw()), *(_read_entries(*pair) for pair in self._moving)]

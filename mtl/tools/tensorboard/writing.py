@@ -27,9 +27,10 @@ FILE = "tensorboard.json"
 
 
 class Writing(hooks.StepHook):
-    """Writes the summaries of steps at which items are due, and some items before the first step.
+    """Writes the summaries of TensorBoard items, at their steps or before the first step.
 
-    A run that continues writes an item of the start again only if the item has changed.
+    A run that continues writes an item of its start, such as the graph, again only if the item has
+    changed.
 
     Args:
       result: the result of a training step.
@@ -59,7 +60,7 @@ class Writing(hooks.StepHook):
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
-        """Write the summaries of the items that are due at a step."""
+        """Write the summaries of the TensorBoard items that a step has computed."""
         if due:
             self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
             self._writer.flush()
@@ -148,8 +149,8 @@ def _read_file(path: str) -> dict[str, Any]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             content = json.loads(file.read())
-        # After damage to the file, write all items again. Deeply nested JSON raises a
-        # RecursionError.
+        # If tensorboard.json is damaged, write all items of the start again. Deeply nested JSON
+        # raises a RecursionError.
         except (ValueError, RecursionError):
             return {}
     return content if isinstance(content, dict) else {}

@@ -45,8 +45,8 @@ class Record:
             "destination": checks.mask(destination),
         }
         self._part = part
-        # All parts of a run report to the same run of the tracker, so the folder of the whole run
-        # stores the id.
+        # If a run consists of several trainings, all of them report to the same run of the tracker,
+        # so the folder of the whole run stores the id.
         self._whole = Record(part.folder, name, destination) if part else None
 
     def read_id(self) -> str | None:
@@ -64,14 +64,15 @@ class Record:
         if self._part and self._read("run").get("run_id", run_id) != run_id:
             # The id is new, so no step of this part is reported yet.
             tf.io.gfile.rmtree(self.folder)
-        # Commands on the folder of a part, such as launch.evaluate, need the name of the part.
+        # Commands on the folder of a single training of the run, such as launch.evaluate, need the
+        # name of this part.
         prefix = {"part": self._part.name} if self._part else {}
         self._write("run", {"run_id": run_id, **self._owner, **prefix})
         if self._whole:
             self._whole.write_id(run_id)
 
     def read_part(self) -> str:
-        """Return the name of the run's part in this folder; "" for a whole run."""
+        """Return the name of this folder's training in a run of several trainings; "" for one."""
         part = self._part.name if self._part else self._read("run").get("part")
         return part if isinstance(part, str) else ""
 

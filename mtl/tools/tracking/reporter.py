@@ -105,7 +105,7 @@ class Reporter:
         values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
 
         def act(tracked: types.TrackedRun) -> None:
-            # `claim` writes a file, which may take time, so call it in the thread.
+            # `claim` writes a file, which may take time, so call it in the tracker's thread.
             if self.record.claim(stream, step):
                 part = self.record.read_part()
                 tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
@@ -113,7 +113,7 @@ class Reporter:
         self._add_report(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file or a folder to the tracked run. The tracker reads the file later.
+        """Add a file or a folder to the tracked run; the tracker reads it later.
 
         Args:
           path: the path of the file or folder.

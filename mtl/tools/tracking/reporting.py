@@ -101,7 +101,8 @@ class Report(types.RunObserver):
     def begin(self) -> None:
         """Start the trackers, after the model is built and restored."""
         folder, prefix = self._model_dir, ""
-        # All parts of a run report to one tracked run, which has the name of the whole run.
+        # If a run consists of several trainings, all of them report to one tracked run, which has
+        # the name of the whole run.
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
         parameters = _list_parameters(self._experiment) if self._is_owner else {}
@@ -183,7 +184,7 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
     """Return {setting: value} for all settings; shorten long values, and log their names."""
     values = {setting.path: setting.value for setting in flat_settings.flatten(experiment)}
-    # Settings of trackers do not belong to the training.
+    # Settings of trackers do not affect the training, and are not reported.
     values = {name: value for name, value in values.items() if not name.startswith("trackers")}
     long = [name for name, value in values.items() if len(value) > _LONGEST]
     if long:

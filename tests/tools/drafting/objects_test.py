@@ -54,7 +54,7 @@ def test_a_draft_of_json_lines_trains_as_it_is(draft):
     told = draft("--task", "clicked", "--task", "level", "--validation", "0.2")
     assert "'place' is left out: a draft has no input for object." in told
     assert "'mixed' is left out: a draft has no input for int and text." in told
-    assert "'price' holds texts of numbers. Write numbers, or null, to use it." in told
+    assert "'price' holds texts of numbers. To use the column, write numbers or null." in told
     assert "means a missing label: write null." in told and "--input NEW.jsonl" in told
     made = config.load(["t.gin"], ["Run.train_steps = 4", "Run.checkpoint_steps = 4"])
     assert isinstance(made.data.source.source, json_lines.JsonLines)

@@ -208,7 +208,7 @@ def test_numbers_that_are_equal_are_one_class_and_codes_are_not(draft, texts, cl
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda i: f"{i}h {i % 60}m", "have classes that repeat.*Is it a duration"),
+        (lambda i: f"{i}h {i % 60}m", "have classes that repeat.*Is the label a duration"),
         (
             lambda i: ["a", "b", "c", "d"][i // 3] if i < 12 and i % 3 == 0 else i / 7,
             "--missing 'a'",

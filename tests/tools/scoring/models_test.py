@@ -129,7 +129,7 @@ def nested(value, depth):
         ("sign/class_id", lambda values: [0.5] * len(values), "hold int64, got 0.5"),
         ("sign/class_id", lambda values: [2**70] * len(values), "hold int64, got 1180"),
         ("sign/class", lambda values: [1] * len(values), "hold string, got 1"),
-        ("sign/class", None, "hold string, got None. It is not in the reply"),
+        ("sign/class", None, "hold string, got None. The reply lacks the output"),
     ],
 )
 def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatch):

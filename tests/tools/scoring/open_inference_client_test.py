@@ -160,7 +160,7 @@ def test_mlserver(trained, served):
         (lambda d: d | {"outputs": None}, "--server must answer /v2/models/tiny"),
         (
             lambda d: d | {"outputs": d["outputs"][1:]},
-            "It is not in the reply|--server must answer",
+            "The reply lacks the output|--server must answer",
         ),
         (
             lambda d: d | {"outputs": [own | {"datatype": "FP99"} for own in d["outputs"]]},

@@ -102,7 +102,7 @@ class Encoder:
         """
         self.features: dict[str, Feature] = {}
         self.inputs: dict[str, Input] = {}
-        self._nested: dict[str, str] = {}  # {list of lists: feature of its counts}.
+        self._nested: dict[str, str] = {}  # {list of lists: feature with the counts per item}.
         first, *lines = _read_lines(os.path.join(directory, FILE))
         if first.decode() != HEADER:
             raise ValueError(f"{FILE} must start with {HEADER!r}, got {first.decode()!r}")

@@ -105,7 +105,7 @@ def test_damage_is_one_line_of_every_verb(copy, file, how, verbs):
 def test_a_file_that_is_gone(copy):
     (copy / FITTED).unlink()
     with pytest.raises(
-        checks.UserError, match="vocabulary_categorical_word.txt is gone. Copy the file back"
+        checks.UserError, match="vocabulary_categorical_word.txt is gone. Copy the file"
     ):
         _verbs(copy)["evaluate"]()
 

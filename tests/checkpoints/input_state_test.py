@@ -119,7 +119,7 @@ def test_a_damaged_input_is_refused_before_tensorflow_sees_it(tmp_path):
     (path,) = (tmp_path / "input").glob("*.data-*")
     data = path.read_bytes()
     path.write_bytes(b"\xff" * 9 + data[9:])
-    with pytest.raises(checks.UserError, match="is damaged: its checksum differs. Copy it"):
+    with pytest.raises(checks.UserError, match="is damaged: its checksum differs. Copy the file"):
         _Session(tmp_path, SETTINGS).restore(5)
 
 

@@ -510,7 +510,7 @@ def test_a_table_of_16_bits_is_not_cut():
     part = _part(patterns=["^features/"], granularity=granularity.TableRows())
     made = _model(optimizers.LazyAdam(), [part], SUM, average=None)
     columns = [made.columns[0], dataclasses.replace(made.columns[1], storage="bfloat16")]
-    with pytest.raises(checks.UserError, match="must choose 32 bits, got 'bfloat16'. Its table"):
+    with pytest.raises(checks.UserError, match="must choose 32 bits, got 'bfloat16'. The table"):
         _train(dataclasses.replace(made, columns=columns), 0, 0)
 
 

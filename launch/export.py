@@ -7,6 +7,7 @@ python -m launch.export --model_dir runs/digits --compare
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 
 from absl import flags
@@ -96,7 +97,7 @@ def main() -> None:
     path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert, is_converted)
     script = deployment.write(folder, experiment.serving.model_name)
     _print_export(path, differences)
-    print(f"  serve it    sh {script}")
+    print(f"  serve it    sh {shlex.quote(script)}")
 
 
 def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> None:

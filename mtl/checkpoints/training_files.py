@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtl import deferred
+from mtl import checks, deferred
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
 from mtl.files import checksums
@@ -50,15 +50,37 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
         return
     changes = _list_changes(before, now) if has_record else []
     if changes:
-        more = [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN)
-        text = ", ".join([*changes[:_SHOWN], *more])
         step = run_directory.step_of(model_dir)
         message = "%s goes on from step %d, with other training rows: %s. Choose another "
-        _log.warning(message + "folder to start anew.", model_dir, step, text)
+        _log.warning(message + "folder to start anew.", model_dir, step, _list_some(changes))
     if now:
         checksums.write_json(record, now)
     elif tf.io.gfile.exists(record):
         tf.io.gfile.remove(record)
+
+
+def require_unchanged(paths: Sequence[str], model_dir: str, fix: str) -> None:
+    """Fail if the training files have changed since a run trained.
+
+    Args:
+      paths: the files of the training split.
+      model_dir: the folder of the run; without a record of its files, nothing is checked.
+      fix: the advice at the end of the error message.
+
+    Raises:
+      UserError: a file has changed, is new or is gone.
+    """
+    record = os.path.join(model_dir, FILE)
+    if tf.io.gfile.exists(record):
+        before = checksums.read_json(record, _FIX)
+        changes = _list_changes(before, {path: _describe_file(path, None) for path in paths})
+        rule = f"be those of {model_dir}"
+        checks.require(not changes, "the training rows", rule, _list_some(changes), fix)
+
+
+def _list_some(changes: Sequence[str]) -> str:
+    more = [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN)
+    return ", ".join([*changes[:_SHOWN], *more])
 
 
 def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:

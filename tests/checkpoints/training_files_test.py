@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from mtl import checks
 from mtl.checkpoints import training_files
 from mtl.files import checksums
 
@@ -81,3 +82,14 @@ def test_a_run_that_starts_anew_compares_with_nothing(paths, tmp_path, caplog):
     assert caplog.messages == []
     training_files.tell_changes([], str(tmp_path / "run"), is_new=True)
     assert not (tmp_path / "run" / training_files.FILE).exists()
+
+
+def test_work_that_repeats_a_run_needs_the_files_of_the_run(paths, tmp_path):
+    run, names = str(tmp_path / "run"), list(map(str, paths))
+    training_files.require_unchanged(names, run, "")
+    training_files.require_unchanged(["of a run without a record.csv"], str(tmp_path), "")
+    paths[0].write_text("rows of a.csv, again")
+    with pytest.raises(
+        checks.UserError, match="training rows must be .*a.csv has changed"
+    ):
+        training_files.require_unchanged(names, run, "")

@@ -22,8 +22,9 @@ import numpy as np
 
 from mtl import checks
 from mtl import experiment as experiment_lib
-from mtl.checkpoints import run_directory
+from mtl.checkpoints import run_directory, training_files
 from mtl.checkpoints import settings as settings_lib
+from mtl.data import files
 from mtl.deferred import tf
 from mtl.files import checksums
 from mtl.runs import training
@@ -88,7 +89,7 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
     Raises:
       UserError: a setting does not fit, or `finished_pruning.choose_cut` fails.
     """
-    _check_settings(source, experiment.model.pruning, step)
+    _check_settings(source, experiment.model.pruning, step, model_dir)
     flags = {"--rounds": rounds, "--rewind_to": step, "--rows": rows}
     _require_same(flags, model_dir, experiment.model.pruning, output_dir)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
@@ -120,9 +121,12 @@ def train_tickets(  # noqa: PLR0913  Callers name the arguments.
 
 
 def _check_settings(
-    source: experiment_lib.Experiment, parts: Sequence[pruning.Pruning], step: int
+    source: experiment_lib.Experiment,
+    parts: Sequence[pruning.Pruning],
+    step: int,
+    model_dir: str,
 ) -> None:
-    """Fail unless `parts` can prune in rounds, and `step` is a step of the run."""
+    """Fail unless `parts` can prune in rounds, and the first steps of the run can be repeated."""
     finished_pruning.require_parts(parts)
     for part in parts:
         rule = "keep the weights as they are, since rounds go back to early weights"
@@ -132,6 +136,9 @@ def _check_settings(
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
     checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
+    paths = files.named_by(source.data.source, source.data.train_split, connects=True)
+    fix = "Rounds repeat the first steps of the run."
+    training_files.require_unchanged(paths, model_dir, fix)
 
 
 def _require_same(

@@ -41,7 +41,8 @@ def main() -> None:
         changes.tell(experiment, model_dir)
         config.save(model_dir)
 
-    metrics, steps = verbs.train(experiment, model_dir, on_start=start)
+    with changes.undone_without_checkpoint(model_dir):
+        metrics, steps = verbs.train(experiment, model_dir, on_start=start)
     if metrics:  # Only the process that evaluates has metrics.
         print(summary.of_training(model_dir, metrics, steps, experiment.serving.model_name))
 

@@ -81,7 +81,8 @@ def train(
         changes.tell(experiment, model_dir)
         save = functools.partial(_save_settings, model_dir, settings)
         try:
-            metrics, steps = verbs.train(experiment, model_dir, on_start=save)
+            with changes.undone_without_checkpoint(model_dir):
+                metrics, steps = verbs.train(experiment, model_dir, on_start=save)
         except SystemExit as stopped:
             if stopped.code != 128 + signal.SIGINT:
                 raise

@@ -5,7 +5,9 @@ changes.tell(experiment, "runs/a")
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from mtl import checks, deferred
 from mtl.configs import config, places, trust
@@ -14,6 +16,7 @@ with deferred.imports():
     from mtl import experiment as experiment_lib
     from mtl import types
     from mtl.checkpoints import flat_settings, run_directory
+    from mtl.runs import failures
 
 _log = logging.getLogger("mtl")
 _SHOWN = 3
@@ -51,3 +54,24 @@ def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
         more = [f"and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)
         text = ", ".join([*texts[:_SHOWN], *more])
         _log.warning(message + "start anew.", model_dir, step, text)
+
+
+@contextlib.contextmanager
+def undone_without_checkpoint(model_dir: str) -> Iterator[None]:
+    """Put the saved settings back if an error ends the training before its first checkpoint.
+
+    The settings of a run must fit its checkpoints. `launch.debug` replays a step whose loss is not
+    finite with the new settings, so after such an error the new settings stay.
+
+    Args:
+      model_dir: the folder of the run.
+    """
+    before = config.read_saved(model_dir)
+    step = run_directory.step_of(model_dir)
+    try:
+        yield
+    except checks.UserError:
+        is_untrained = run_directory.step_of(model_dir) == step
+        if before is not None and is_untrained and failures.read_step(model_dir) is None:
+            config.restore(model_dir, before)
+        raise

@@ -184,6 +184,20 @@ def save(model_dir: str, written: str | None = None) -> None:
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
 
 
+def read_saved(model_dir: str) -> bytes | None:
+    """Return the content of the config.gin that a run saved, for `restore`; None without one."""
+    path = os.path.join(model_dir, _FILE)
+    if not storage.exists(path):
+        return None
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def restore(model_dir: str, data: bytes) -> None:
+    """Write the content of an earlier config.gin, which `read_saved` has returned."""
+    atomic.write(os.path.join(model_dir, _FILE), data)
+
+
 def forget(model_dir: str) -> None:
     """Remove the config.gin that a run saved, if there is one."""
     path = os.path.join(model_dir, _FILE)

@@ -89,7 +89,5 @@ def test_work_that_repeats_a_run_needs_the_files_of_the_run(paths, tmp_path):
     training_files.require_unchanged(names, run, "")
     training_files.require_unchanged(["of a run without a record.csv"], str(tmp_path), "")
     paths[0].write_text("rows of a.csv, again")
-    with pytest.raises(
-        checks.UserError, match="training rows must be .*a.csv has changed"
-    ):
+    with pytest.raises(checks.UserError, match="training rows must be .*a.csv has changed"):
         training_files.require_unchanged(names, run, "")

@@ -20,7 +20,7 @@ def collect_updates(model: Any, inputs: Any) -> None:
     Updates, for example of batch norm, are added to UPDATE_OPS. Regularisers of weights and
     activities, and losses of `add_loss`, are added to REGULARIZATION_LOSSES. If you call a model
     twice, pass its inputs through `tf.identity`, because calls are distinguished by their input
-    tensors.
+    tensors. The penalty of a weight is added once, for all calls and models that share the weight.
 
     Args:
       model: the Keras model.
@@ -33,16 +33,27 @@ def collect_updates(model: Any, inputs: Any) -> None:
     known += [id(weight) for weight in model.weights]
     for update in model.get_updates_for(inputs):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-    # Each access to `model.losses` returns new tensors for regularisers of weights, but the same
-    # tensors for losses of calls.
-    earlier = model.losses
-    for loss in model.losses:
-        is_of_call = any(loss is other for other in earlier)
-        if is_of_call and not graphs.depends_on(loss, inputs):
-            continue
+    for loss in _find_new_losses(model, inputs):
         rule = "be a scalar, such as a mean over rows"
         checks.require(loss.shape.rank == 0, f"loss {loss.op.name!r}", rule, loss.shape)
         tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def _find_new_losses(model: Any, inputs: Any) -> list[tf.Tensor]:
+    """Return the losses of weights and of a call that REGULARIZATION_LOSSES does not have."""
+    ids = set(map(id, tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)))
+    of_weights = tf1.get_collection_ref(_OF_WEIGHTS)
+    # `model.losses` has new tensors for the weights at each access. So the function that computes a
+    # tensor says whether another call, or another model with the same layer, has added the penalty.
+    added = [compute for compute, loss in of_weights if id(loss) in ids]
+    found = []
+    for layer in model._flatten_layers():
+        of_calls = [loss for loss in layer._losses if id(loss) not in ids]
+        found += [loss for loss in of_calls if graphs.depends_on(loss, inputs)]
+        new = [(compute, compute()) for compute in layer._callable_losses if compute not in added]
+        of_weights += [(compute, loss) for compute, loss in new if loss is not None]
+        found += [loss for _, loss in new if loss is not None]
+    return found
 
 
 def find_own_variables(variables: Sequence[tf.Variable]) -> list[str]:
@@ -85,6 +96,7 @@ def is_cast(weight: Any) -> bool:
     return hasattr(weight, "_cast_dtype")
 
 
-# TensorFlow saves only collections with string keys. This key is a tuple, so saved graphs do not
-# have the collection.
+# TensorFlow saves only collections with string keys. These keys are tuples, so saved graphs do not
+# have the collections.
 _COLLECTED = ("ids of weights of Keras models",)
+_OF_WEIGHTS = ("penalties of weights of Keras models",)

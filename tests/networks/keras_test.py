@@ -11,7 +11,7 @@ from mtl.layers import quantization
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.sparsity import pruning, pruning_schedules
-from mtl.tf_internals import keras_layers
+from mtl.tf_internals import graphs, keras_layers
 from mtl.tools.clip_audit import measures, observing
 from mtl.variables import freezing
 from mtl.variables import pruned as pruned_lib
@@ -197,6 +197,20 @@ def test_losses_of_activities_are_those_of_one_call():
         values, hidden, kernel = session.run((found, outputs, made.layers[0].kernel))
     expected = [0.5 * (kernel**2).sum(), 2 * (hidden**2).sum(1).mean()]
     np.testing.assert_allclose(sorted(values), sorted(expected), rtol=1e-5)
+
+
+def test_a_weight_is_penalised_once_in_two_calls_and_two_models():
+    with tf.Graph().as_default():
+        image = tf.keras.Input([8])
+        hidden = tf.keras.layers.Dense(1, kernel_regularizer="l2", activity_regularizer="l2")(image)
+        calls = [tf.ones([2, 8]) * factor for factor in (1.0, 2.0, 3.0)]
+        trunk, other = tf.keras.Model(image, hidden), tf.keras.Model(image, 2.0 * hidden)
+        for made, inputs in zip((trunk, trunk, other), calls, strict=True):
+            made(inputs)
+            keras_layers.collect_updates(made, inputs)
+        found = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        of_calls = [loss for loss in found if graphs.depends_on(loss, calls)]
+    assert (len(found), len(of_calls)) == (4, 3)
 
 
 def test_a_loss_of_every_row_is_refused():

@@ -234,7 +234,7 @@ class Model:
                 except batches.RefusedError as error:
                     where = f"the data rows {start} to {start + len(rows) - 1}"
                     raise checks.UserError(f"{where}: the model refused them: {error}") from error
-            scorer.tell_once()
+            scorer.tell_new()
         outputs = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         return _match_type(data, {name: _decode_texts(values) for name, values in outputs.items()})
 

@@ -75,6 +75,7 @@ class Shares:
 
     def __init__(self, fields: Sequence[str]):
         self._fields, self._counts = fields, np.zeros([len(fields), 2], np.int64)
+        self._told: set[int] = set()
 
     def add(self, counts: np.ndarray) -> None:
         """Add the counts of a batch to the counts of all earlier batches.
@@ -96,10 +97,34 @@ class Shares:
         Args:
           where: a text that names the rows, such as "of split 'test'".
         """
-        return [
+        return [self._describe_field(index, where) for index in self._find_many()]
+
+    def describe_new(self, where: str) -> list[str]:
+        """Return a warning for each field with many unknown values, once for each field.
+
+        The counts of fields with enough values for a warning then start again from 0.
+
+        Args:
+          where: a text that names the rows, such as "in the input".
+        """
+        new = [index for index in self._find_many() if index not in self._told]
+        lines = [self._describe_field(index, where) for index in new]
+        self._told.update(new)
+        # Fields with fewer values keep their counts, for callers with few rows at a time.
+        has_enough = self._counts[:, :1] >= _LEAST_VALUES
+        self._counts = np.where(has_enough, 0, self._counts)
+        return lines
+
+    def _find_many(self) -> list[int]:
+        """List the indices of the fields with many unknown values."""
+        total, unknown = self._counts.T
+        is_many = (total >= _LEAST_VALUES) & (unknown > _LEAST_SHARE * total)
+        return np.flatnonzero(is_many).tolist()
+
+    def _describe_field(self, index: int, where: str) -> str:
+        field, (total, unknown) = self._fields[index], self._counts[index].tolist()
+        return (
             f"The model does not know {unknown / total:.1%} of the values of field {field!r} "
             f"{where}, {unknown:,} of {total:,}: its vocabulary lacks them, as the training "
             "split had none or too few, max_size left them out, or they have a line break."
-            for field, (total, unknown) in zip(self._fields, self._counts.tolist(), strict=True)
-            if total >= _LEAST_VALUES and unknown > _LEAST_SHARE * total
-        ]
+        )

@@ -165,12 +165,11 @@ class Counted:
                 self._shares.add(counts)
         return predictions
 
-    def tell_once(self) -> None:
-        """Report fields with many unknown values, at most once."""
-        lines = self._shares.describe("in the input") if self._count is not None else []
-        if lines:
-            self._tell(lines)
-            self._count = None
+    def tell_new(self) -> None:
+        """Report fields with many unknown values since the last report, each field at most once."""
+        with self._lock:
+            lines = self._shares.describe_new("in the input")
+        self._tell(lines)
 
 
 @contextlib.contextmanager
@@ -196,7 +195,7 @@ def count_in(
             count = session.make_callable(*tensors)
         counted = Counted(model, fields, count, tell)
         yield counted
-        counted.tell_once()
+        counted.tell_new()
 
 
 def _build_counts(

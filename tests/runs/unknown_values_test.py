@@ -73,14 +73,23 @@ def test_rows_of_files_are_counted_beside_the_model(run, caplog):
     assert told.startswith(f"{HALF}in the input, 24 of 48")
 
 
-def test_a_model_in_python_tells_once():
+def test_a_model_in_python_tells_of_each_call_and_of_each_field_once():
     told, model = [], mock.Mock(identity="", digest="")
-    shares = np.array([[20, 10]])
-    counted = unknown_values.Counted(model, ["word"], lambda examples: shares, told.extend)
-    for _ in range(3):
-        assert counted([b""]) is model.return_value
-        counted.tell_once()
-    assert len(told) == 1
+    shares = {b"known": [[20, 0], [20, 0]], b"word": [[20, 10], [20, 0]], b"tag": [[9, 9], [9, 9]]}
+
+    def count(rows):
+        return np.array(shares[rows[0]])
+
+    counted = unknown_values.Counted(model, ["word", "tag"], count, told.extend)
+    numbers = []
+    for row in [b"known"] * 20 + [b"word"] * 2 + [b"tag"] * 4:
+        assert counted([row]) is model.return_value
+        counted.tell_new()
+        numbers.append(len(told))
+    # The first call with a new word tells. The values of tags are few until the third call.
+    assert numbers == [0] * 20 + [1, 1] + [1, 1, 2, 2]
+    assert "field 'word' in the input, 10 of 20" in told[0]
+    assert "field 'tag' in the input, 27 of 27" in told[1]
 
 
 @pytest.mark.medium

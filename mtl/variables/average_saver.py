@@ -5,14 +5,19 @@ tf1.train.Scaffold(saver=average_saver.Saver())
 
 from __future__ import annotations
 
+from mtl import checks, deferred
 from mtl.deferred import tf, tf1
 from mtl.variables import averaging, patterns
+
+with deferred.imports():
+    from mtl.variables import averages
 
 
 class Saver(tf.compat.v1.train.Saver):
     """Restores averages instead of weights, if a checkpoint has averages, and pruned weights as 0.
 
-    Saving works as with TensorFlow's saver, for all variables of the graph.
+    Saving works as with TensorFlow's saver, for all variables of the graph. A training graph, which
+    has the averages beside the weights, needs TensorFlow's saver, as it continues from the weights.
     """
 
     def __init__(self):
@@ -33,6 +38,20 @@ class Saver(tf.compat.v1.train.Saver):
             for variable, value in zip(variables, values, strict=True)
         ]
         self._restored = tf.group(*assignments)
+
+    def build(self) -> None:
+        """Build the ops; `Scaffold` calls this method again when the whole graph is built.
+
+        Raises:
+          UserError: the graph is a training graph that updates averages.
+        """
+        super().build()
+        read = [average.op.name for average in averages.list_read_averages().values()]
+        names = [patterns.variable_name(variable) for variable in tf1.global_variables()]
+        updated = [name for name in names if averaging.is_state(name) and name not in read]
+        rule = "belong to a graph of evaluation or prediction"
+        fix = "Give the EstimatorSpec of training no scaffold with this saver."
+        checks.require(not updated, "average_saver.Saver", rule, updated[:1], fix)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
         """Restore all variables of the graph, from averages if the checkpoint has them.

@@ -143,6 +143,18 @@ def _restored(path, shape):
         return session.run(table)
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_saver_of_averages_is_refused_in_training(is_early):
+    with tf.Graph().as_default():
+        tf.compat.v1.train.create_global_step()
+        weights = training.variable("weights", START)
+        made = [average_saver.Saver()] if is_early else []
+        _part()([tf.ones([4, 2])], [weights])
+        message = r"Saver must belong to a graph of evaluation .*, got \['weights/average'\]\. Give"
+        with pytest.raises(checks.UserError, match=message):
+            tf.compat.v1.train.Scaffold(saver=(made or [average_saver.Saver()])[0]).finalize()
+
+
 def test_the_average_of_each_row_is_that_over_all_steps(tmp_path):
     """On from a checkpoint in the middle, in the loop; rows that were not looked up since, too."""
     lookups, path = _Lookups(3000), str(tmp_path / "model.ckpt")

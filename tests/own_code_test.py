@@ -1,5 +1,6 @@
 """The parts of docs/own_code.md, saved and run as they are printed."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, verbs
+from mtl import checks, features, verbs
 from mtl.configs import config
+from mtl.features import column
 from tests import pages, tiny
 
 
@@ -86,6 +88,34 @@ def test_the_observer_of_its_page_keeps_scores(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     told = [f"eval {row['step']} {row['digit/accuracy']:.4f}" for row in rows]
     assert lines == told and len(lines) == 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Named(column.PerField):
+    """The number of each text, by a lookup table."""
+
+    in_loop: bool
+    prefix: str = "named"
+
+    def _encode(self, features, field, output, fitted):
+        with contextlib.nullcontext() if self.in_loop else tf.init_scope():
+            entries = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0])
+            table = tf.lookup.StaticHashTable(entries, 0.0)
+        return table.lookup(features[field])[:, tf.newaxis]
+
+
+@pytest.mark.medium
+def test_a_lookup_table_of_a_column_is_created_outside_of_the_loop(tmp_path):
+    def train(in_loop):
+        columns = [_Named(names=["word"], in_loop=in_loop), features.Numeric(names=["x"])]
+        made = tiny.make(train_steps=4, checkpoint_steps=4)
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, columns=columns))
+        return verbs.train(made, str(tmp_path / str(in_loop)))
+
+    message = r"a lookup table must be created outside of loops, got \['features/named_.*init_scope"
+    with pytest.raises(checks.UserError, match=message):
+        train(in_loop=True)
+    assert train(in_loop=False)[1] == 4
 
 
 @pytest.mark.medium

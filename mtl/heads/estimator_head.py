@@ -7,6 +7,7 @@ heads.EstimatorHead(name="price", head=head)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -98,7 +99,13 @@ class EstimatorHead(types.Head):
 
     def _compute_loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         logits, label, fields = self._select_labelled(logits, labels)
-        return self.head.loss(label, logits, features=fields)
+        head, classes = self.head, getattr(self.head, "_label_vocabulary", None)
+        if classes is not None and label.dtype == tf.string:
+            # The head would create a lookup table here, in the loop over steps, and a session does
+            # not initialise the tables of a loop.
+            head, (label, _) = copy.copy(head), values.class_ids(label, tuple(classes))
+            head._label_vocabulary = None
+        return head.loss(label, logits, features=fields)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
         """Add a field with the number of labelled rows in the batch, if the loss is a sum.

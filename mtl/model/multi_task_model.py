@@ -115,6 +115,7 @@ class MultiTaskModel(passes.Passes):
                 result = training_loop.run_repeatedly(step, features, **options.loop)
             else:
                 result = training_loop.run_once(step, features, labels)
+            _require_tables_outside()
             loss = balanced.hide_nan(result["loss"])
             return compat.estimator.EstimatorSpec(
                 mode, loss=loss, train_op=result.step, **options.training_hooks(result)
@@ -317,3 +318,12 @@ class MultiTaskModel(passes.Passes):
         }
         everything = compat.estimator.export.PredictOutput(predictions)
         return {"serving_default": everything, **signatures}
+
+
+def _require_tables_outside() -> None:
+    """Check that a session of the graph can initialise the lookup tables of user code."""
+    initializers = tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+    graph = tf1.get_default_graph()
+    inside = [initializer.name for initializer in initializers if initializer.graph is not graph]
+    rule, fix = "be created outside of loops", "Create it under `with tf.init_scope():`."
+    checks.require(not inside, "a lookup table", rule, inside[:1], fix)

@@ -130,6 +130,27 @@ def test_it_trains_and_evaluates_in_an_estimator(tmp_path):
     assert got["ours/auc"] == pytest.approx(got["auc"], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("make", "width"), [(compat.estimator.MultiClassHead, 3), (compat.estimator.BinaryClassHead, 1)]
+)
+def test_a_vocabulary_of_labels_is_looked_up_in_the_loop_over_steps(make, width):
+    logits = np.random.default_rng(0).normal(size=(4, width)).astype("f")
+    names, size = ["lo", "mid", "hi"][: max(2, width)], {"n_classes": 3} if width > 1 else {}
+    named = heads.EstimatorHead(name="y", head=make(**size, label_vocabulary=names))
+    plain = heads.EstimatorHead(name="y", head=make(**size))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        labels = {"y": tf.constant(["mid", "", "lo", "mid"])}
+
+        def body(step, total):
+            return step + 1, total + named.loss(tf.constant(logits), labels)
+
+        _, total = tf.while_loop(lambda step, _: step < 2, body, [0, 0.0])
+        ids = tf.constant([1, -1, 0, 1], tf.int64)
+        expected = 2 * plain.loss(tf.constant(logits), {"y": ids})
+        assert not tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+        assert session.run(total) == pytest.approx(session.run(expected))
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("slices", [1, 2, 4])
 def test_a_sum_over_rows_is_the_same_in_slices(slices):

@@ -38,7 +38,7 @@ class KerasModel:
     Attributes:
       build: a function that creates the model; in gin `@name` without parentheses. A run calls
         `build` once in each graph and scope. The model takes a single input, or {column: input} for
-        several columns, and returns [B, H].
+        several columns, which are named `<prefix>_<field>`, and returns [B, H].
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 
@@ -55,6 +55,7 @@ class KerasModel:
 
     def _call_model(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         model = self._get_model(inputs)
+        _require_inputs(model, inputs)
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
         # Keras reads weights from attributes, not by `get_variable`, so replace the attributes.
@@ -93,6 +94,16 @@ class KerasModel:
         if not model.built:
             model(_copy_inputs(inputs), training=False)
         return model
+
+
+def _require_inputs(model: Any, inputs: types.Tensors) -> None:
+    """Check that the inputs of a model are columns; models without named inputs pass."""
+    named = [getattr(spec, "name", None) for spec in tf.nest.flatten(model.input_spec)]
+    names = [name for name in named if name is not None]
+    rule = f"make a model whose inputs are named as columns, from {', '.join(inputs)}"
+    # Keras ignores the name of a single input.
+    fits = len(names) <= 1 if len(inputs) == 1 else set(names) <= set(inputs)
+    checks.require(fits, "KerasModel.build", rule, names)
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:

@@ -98,6 +98,17 @@ def test_not_a_model():
         networks.KerasModel(build=lambda: 3)({"x": tf.zeros([1, 2])}, True)
 
 
+@pytest.mark.parametrize("columns", [("a", "b", "c"), ("a",)])
+def test_inputs_that_are_no_columns_are_refused_in_one_line(columns):
+    def build():
+        inputs = {name: tf.keras.Input([1], name=name) for name in ("a", "d")}
+        return tf.keras.Model(inputs, tf.keras.layers.Concatenate()(list(inputs.values())))
+
+    says = rf"inputs are named as columns, from {', '.join(columns)}, got \['a', 'd'\]"
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=says):
+        networks.KerasModel(build=build)({name: tf.zeros([2, 1]) for name in columns}, True)
+
+
 def test_a_model_of_keras_3_says_where_its_layers_must_come_from():
     keras_3 = pytest.importorskip("keras", minversion="3")
     says = r"Keras 2 \(tf.keras is 2.*got <Sequential.*Take all layers from tf.keras\."

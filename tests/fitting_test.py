@@ -178,6 +178,12 @@ _ROWS = _draw_rows(30)
         (_ROWS, {"tasks": ["clicked"], "key": "country"}, "^mtl.fit: key 'country' must have at"),
         (_ROWS, {"tasks": ["clicked"], "time": "age", "key": "country"}, "key must come without"),
         (_ROWS, {"tasks": ["clicked"], "keep": ["clicked"]}, "keep must not be a task"),
+        (
+            {"age": np.arange(400) % 70 / 7, "clicked": np.arange(400) % 70 > 30},
+            {"tasks": ["clicked"]},
+            r"besides the labels, got \['age'\]\. 'age' alone predicts .*: keep=\['age'\]\.",
+        ),
+        ({"a": [3, 3], "b": [0, 1]}, {"tasks": ["b"]}, "got .'a'.*'a' is left out: always '3'."),
         (3, {"tasks": ["clicked"]}, "data must be a DataFrame, .* or a path, got <class 'int'>"),
         ([], {"tasks": ["clicked"]}, "data must hold rows, got 0"),
         ({"a": [1, 2], "b": [1]}, {"tasks": ["a"]}, "data must be a table whose columns have one"),

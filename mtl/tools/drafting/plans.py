@@ -340,9 +340,7 @@ def make_plan(
         # Do not look for a leak in a column that the user keeps.
         leaks = None if name in kept else chosen_tasks
         chosen.append(_choose(table, name, delimiter, alone[name], leaks, holdout, left_out))
-    checks.require(
-        any(use.dtype for use in chosen), "The table", "have an input besides the labels", others
-    )
+    _require_input(chosen)
     dialect = table.dialect
     rows = max(round(sum(map(table.rows_of.__getitem__, dialect.paths)) * (1 - share)), 1)
     order = _find_order(chosen_tasks, table)
@@ -367,6 +365,14 @@ def make_plan(
         in_memory=is_kept,
         doubts=doubts,
     )
+
+
+def _require_input(chosen: Sequence[inputs_lib.Input]) -> None:
+    """Check that a column becomes an input; the error says why the first columns are left out."""
+    reasons = [use.doubt or f"{use.name!r} is {use.why}" for use in chosen[:3]]
+    fix = " ".join(f"{reason.rstrip('.')}." for reason in reasons)
+    rule, names = "have an input besides the labels", [use.name for use in chosen]
+    checks.require(any(use.dtype for use in chosen), "The table", rule, names, fix)
 
 
 def _choose(

@@ -168,7 +168,15 @@ def build_metrics(
             if higher is None:
                 checks.fail(where, "be a metric with a better direction", metric)
             directions[metric] = higher
-        value = part.combine({metric: metrics[metric][0] for metric in directions}, directions)
+        values = {metric: metrics[metric][0] for metric in directions}
+        try:
+            value = part.combine(values, directions)
+        except KeyError as error:
+            missing = next(iter(error.args), None)
+            if missing not in metrics or missing in values:
+                raise
+            rule, fix = "list each metric that combine reads", f"Add {missing!r}."
+            checks.fail(f"{type(part).__name__}.metrics", rule, list(values), fix)
         rule = f"return a scalar tensor, the metric {part.name!r}"
         is_scalar = isinstance(value, tf.Tensor) and value.shape.is_compatible_with([])
         checks.require(is_scalar, f"{type(part).__name__}.combine", rule, value)

@@ -176,3 +176,16 @@ def test_an_own_metric_says_what_is_better(better):
     Cost.higher_is_better = False
     changed = dataclasses.replace(made, combined_metrics=[Cost()])
     assert changed.find_direction("cost") is False
+
+
+def test_a_metric_that_is_read_but_not_listed_is_one_line():
+    class Cost(types.CombinedMetric):
+        name, metrics, higher_is_better = "cost", ("a/auc",), True
+
+        def combine(self, values, directions):
+            return values["b/rmse"]
+
+    metrics = {name: (value, None) for name, value in VALUES.items()}
+    told = r"Cost.metrics must list each metric that combine reads, got \['a/auc'\]. Add 'b/rmse'"
+    with pytest.raises(checks.UserError, match=told):
+        combined.build_metrics([Cost()], metrics, HIGHER.get)

@@ -1,8 +1,12 @@
-"""The base class of heads that standardize their labels by mean and standard deviation."""
+"""The base class of heads that standardize their labels by mean and standard deviation.
+
+standardized.list_moments(model.heads)      # ["moments/minutes"], the names of their statistics
+"""
 
 import abc
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -75,6 +79,11 @@ class Standardized(regression.Number):
     @property
     def _unit(self) -> float:
         return self.label_stddev or 1.0
+
+
+def list_moments(heads: Sequence[types.Head]) -> list[str]:
+    """List the names of the statistics by which heads convert logits into predictions."""
+    return [name for h in heads if isinstance(h, Standardized) for name in h.accumulators()]
 
 
 def _read_numbers(labels: types.Tensors, field: str, head: Standardized) -> np.ndarray:

@@ -72,7 +72,7 @@ def fit_statistics(
     features_lib.seal_statistics(directory)
     combined.keep_baselines(model.combined_metrics, directory, is_new)
     if source and is_new:
-        source.take_statistics(directory, model.columns)
+        source.take_statistics(directory, model.columns, model.heads)
 
 
 def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:

@@ -182,7 +182,7 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     if experiment.warm_start:
         if types.read_member(model.network, types.Network, "starts_from_run"):
             statistics = os.path.join(model_dir, "statistics")
-            experiment.warm_start.require_statistics(statistics, model.columns)
+            experiment.warm_start.require_statistics(statistics, model.columns, model.heads)
         with open_plan(experiment.warm_start, data, model, run, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
     return False

@@ -27,7 +27,7 @@ from mtl.checkpoints import mismatch, run_directory
 from mtl.deferred import tf, tf1
 from mtl.features import Statistics
 from mtl.files import storage
-from mtl.heads import calibrated
+from mtl.heads import calibrated, standardized
 from mtl.heads import slices as slices_lib
 from mtl.monitoring import doubts
 from mtl.variables import patterns, row_names
@@ -104,21 +104,24 @@ class Refit(abc.ABC):
     balances: ClassVar[bool] = False
     """True if the method corrects unequal class shares; training must not correct them, too."""
 
-    def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Copy the statistics of columns from the source, whose tables and moments stay in use.
+    def take_statistics(
+        self, directory: str, columns: Sequence[types.Column], heads: Sequence[types.Head]
+    ) -> None:
+        """Copy the statistics of columns and heads from the source, whose variables stay in use.
 
         Without statistics beside the source, the statistics of the training split stay.
 
         Args:
           directory: the folder of this run's statistics.
           columns: the columns of this run.
+          heads: the heads of this run; only their moments are copied, which scale predictions.
 
         Raises:
-          UserError: the source has no checkpoint, or its columns have other settings.
+          UserError: the source has no checkpoint, or its columns or heads have other settings.
         """
         statistics = os.path.join(self._find_run(), "statistics")
         if tf.io.gfile.isdir(statistics):
-            names = features_lib.list_fitted(columns)
+            names = [*features_lib.list_fitted(columns), *standardized.list_moments(heads)]
             features_lib.adopt_statistics(names, statistics, directory)
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:

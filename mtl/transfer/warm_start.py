@@ -18,6 +18,7 @@ from mtl import checks, deferred, types
 from mtl import features as features_lib
 from mtl.deferred import compat, tf, tf1
 from mtl.files import atomic
+from mtl.heads import standardized
 from mtl.tf_internals import shards
 from mtl.variables import patterns
 from mtl.variables import row_names as row_names_lib
@@ -70,9 +71,9 @@ class WarmStart:
         unknown values, if there are such rows; or "zeros". New rows of optimizer state always have
         their usual initial values.
       slots: True also loads optimizer state.
-      statistics: True copies the statistics of the columns (vocabularies and moments) from the
-        source, which must then be a model_dir. If `statistics` is False, the run computes the
-        statistics from the training split.
+      statistics: True copies the statistics of the columns (vocabularies and moments), and the
+        moments by which heads scale predictions, from the source, which must then be a model_dir.
+        If `statistics` is False, the run computes the statistics from the training split.
     """
 
     source: str
@@ -123,33 +124,45 @@ class WarmStart:
         rule = f"lie outside of --model_dir {model_dir}"
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
 
-    def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Copy the statistics of columns from the source to a folder, if `statistics` is True.
+    def take_statistics(
+        self, directory: str, columns: Sequence[types.Column], heads: Sequence[types.Head]
+    ) -> None:
+        """Copy the statistics of columns and heads from the source, if `statistics` is True.
+
+        Args:
+          directory: the folder of this run's statistics.
+          columns: the columns of this run.
+          heads: the heads of this run; moments of labels are copied if the source has them.
 
         Raises:
           UserError: the source has no statistics, or computed them with other settings.
         """
         names = features_lib.list_fitted(columns)
-        if self.statistics and names:
+        if self.statistics and (names or standardized.list_moments(heads)):
             statistics, fix = self._find_statistics(), "Set WarmStart.statistics = False."
             rule = "be a model_dir with statistics, because WarmStart.statistics is True"
             is_run = tf.io.gfile.isdir(statistics)
             checks.require(is_run, "WarmStart.source", rule, self.source, fix)
             fix = "Set WarmStart.statistics = False, or copy the settings of the column."
+            names += _find_moments(heads, statistics)
             features_lib.adopt_statistics(names, statistics, directory, fix)
 
-    def require_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Fail if columns have other statistics than in the source, and so give other inputs.
+    def require_statistics(
+        self, directory: str, columns: Sequence[types.Column], heads: Sequence[types.Head]
+    ) -> None:
+        """Fail if columns or heads have other statistics than in the source.
 
         Args:
           directory: the folder of this run's statistics.
           columns: the columns of this run.
+          heads: the heads of this run, of which the source may lack some.
 
         Raises:
-          UserError: the statistics of a column differ.
+          UserError: the statistics of a column or head differ.
         """
-        names = features_lib.list_fitted(columns)
-        differing = features_lib.list_differing(names, self._find_statistics(), directory)
+        statistics = self._find_statistics()
+        names = [*features_lib.list_fitted(columns), *_find_moments(heads, statistics)]
+        differing = features_lib.list_differing(names, statistics, directory)
         rule = f"be True, because old tasks need the statistics of {', '.join(differing[:3])} there"
         checks.require(not differing, "WarmStart.statistics", rule, self.statistics)
 
@@ -229,6 +242,12 @@ class WarmStart:
             rule = f"match a variable of {plan.source.path}"
             fix = _explain_unmatched(plan, candidates[0])
             checks.require(is_matched, "WarmStart.include", rule, pattern, fix)
+
+
+def _find_moments(heads: Sequence[types.Head], statistics: str) -> list[str]:
+    """Return the names of the moments by which heads scale predictions, of those in a folder."""
+    known = features_lib.load_statistics(statistics).entries
+    return [name for name in standardized.list_moments(heads) if name in known]
 
 
 def _explain_unmatched(plan: plan_lib.Plan, name: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, distribution, networks, transfer, verbs
+from mtl import heads as heads_lib
 from mtl.balancing import methods, surgery
 from mtl.checkpoints import run_directory
 from mtl.layers import quantization
@@ -363,6 +364,32 @@ def test_tasks_of_before_need_the_statistics_of_before(stages, tmp_path):
     for one, other in zip(before, after, strict=True):
         for name, value in one.items():
             np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+@pytest.mark.medium
+def test_tasks_of_before_need_the_moments_of_their_labels_of_before(tmp_path):
+    """With other labels, the moments differ by which a head scales its predictions."""
+
+    def make(network, tasks, **settings):
+        quantile = heads_lib.Quantile(name="size", levels=[0.5])
+        made = tiny.make(network=network, train_steps=1, **settings)
+        new_heads = [quantile, *made.model.heads[:2]][:tasks]
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, heads=new_heads))
+
+    first, train = make(SHARED, 2), tiny.SPLITS["train"]
+    tiny.train(first, tmp_path / "first")
+    splits = {**tiny.SPLITS, "train": {**train, "size": train["size"] * 2 + 5}}
+    warm = transfer.WarmStart(source=str(tmp_path / "first"))
+    second = make(_part(added=["kind"]), 3, splits=splits)
+    message = "WarmStart.statistics must be True, .* need the statistics of moments/size there"
+    with pytest.raises(checks.UserError, match=message):
+        tiny.train(dataclasses.replace(second, warm_start=warm), tmp_path / "second")
+    warm = dataclasses.replace(warm, statistics=True)
+    tiny.train(dataclasses.replace(second, warm_start=warm), tmp_path / "second")
+    before = list(verbs.predict(first, str(tmp_path / "first")))
+    after = list(verbs.predict(second, str(tmp_path / "second")))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(other["size/quantiles"], one["size/quantiles"])
 
 
 @pytest.mark.medium

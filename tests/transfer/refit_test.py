@@ -162,6 +162,29 @@ def test_it_reads_inputs_with_the_statistics_of_the_source(source, tmp_path):
         np.testing.assert_array_equal(new["sign/probability"], old["sign/probability"])
 
 
+def test_it_scales_numbers_by_the_moments_of_the_source(tmp_path):
+    """A later training split has other labels of a task whose head stays as it was."""
+
+    def change(made):
+        quantile = heads.Quantile(name="size", levels=[0.5])
+        model = dataclasses.replace(made.model, heads=[*made.model.heads[:2], quantile])
+        run = dataclasses.replace(made.run, train_steps=1)
+        return dataclasses.replace(made, model=model, run=run)
+
+    first = change(make())
+    tiny.train(first, tmp_path / "joint")
+    later = change(make(refit.NearestMean(task="kind", source=str(tmp_path / "joint"))))
+    splits = later.data.source.splits
+    train = {**splits["train"], "size": splits["train"]["size"] * 2 + 5}
+    rows = tiny.Rows(splits={**splits, "train": train})
+    later = dataclasses.replace(later, data=dataclasses.replace(later.data, source=rows))
+    verbs.train(later, str(tmp_path / "run"))
+    before = list(verbs.predict(first, str(tmp_path / "joint")))
+    after = list(verbs.predict(later, str(tmp_path / "run")))
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(new["size/quantiles"], old["size/quantiles"])
+
+
 def test_it_is_done_once(source, tmp_path, caplog):
     caplog.set_level("INFO")
     part = refit.LogitAdjusted(task="kind", source=str(source))

@@ -60,7 +60,7 @@ def _building(made, directory):
     statistics = str(directory / "statistics")
     features.fit_columns(made.model.columns, dataset, statistics)
     if made.warm_start:
-        made.warm_start.take_statistics(statistics, made.model.columns)
+        made.warm_start.take_statistics(statistics, made.model.columns, [])
     fitted = features.load_statistics(statistics)
     loop = {"steps_per_call": 7, "last_step": 9, "due_every": ()}
     with tf.Graph().as_default():
@@ -466,7 +466,7 @@ def test_statistics_need_a_run(source, tmp_path):
     with pytest.raises(checks.UserError, match=message):
         _start(made, tmp_path)
     # Such a column has no statistics.
-    made.warm_start.take_statistics(str(tmp_path), [features.Image(names=["x"])])
+    made.warm_start.take_statistics(str(tmp_path), [features.Image(names=["x"])], [])
 
 
 @pytest.mark.parametrize("name", ["clipped examples", "images moved at random"])

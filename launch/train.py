@@ -38,7 +38,7 @@ def main() -> None:
         return
 
     def start() -> None:
-        changes.tell(experiment, model_dir)
+        changes.tell(experiment, model_dir, app.TRUSTED.value or ())
         config.save(model_dir)
 
     with changes.undone_without_checkpoint(model_dir):

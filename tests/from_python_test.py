@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import mtl
 from mtl import checks, from_python, types, verbs
-from mtl.configs import config, gin_writing
+from mtl.configs import changes, config, gin_writing
 from mtl.data import csv, frames, tfrecord
 from mtl.tools import scoring, tracking
 from tests import pages, tiny
@@ -226,7 +226,7 @@ def test_a_cell_that_runs_again_trains_nothing_and_says_what_has_changed(
 
 @pytest.mark.slow
 def test_the_config_of_a_folder_runs_no_code_that_the_program_does_not_use(
-    copied, shown, monkeypatch, tmp_path
+    copied, shown, caplog, monkeypatch, tmp_path
 ):
     (tmp_path / "of_a_stranger.py").write_text("class Part: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -238,9 +238,16 @@ def test_the_config_of_a_folder_runs_no_code_that_the_program_does_not_use(
     assert "import of_a_stranger" in path.read_text()
     monkeypatch.setattr(verbs, "train", lambda *given, **settings: ({}, 0))
     mtl.train(_make(), copied)
-    assert "of_a_stranger" not in sys.modules and shown() == ""
+    assert "of_a_stranger" not in sys.modules
+    warning = shown()
+    assert warning.startswith(
+        f"Warning: {copied} goes on from step 20, maybe with other settings: "
+    )
+    assert "module 'of_a_stranger' is not in --trusted_packages (mtl)." in warning
     mtl.load(copied)
-    assert "of_a_stranger" in sys.modules
+    assert "of_a_stranger" in sys.modules and shown() == ""
+    changes.tell(_make(), copied, ["of_a_stranger"])
+    assert "goes on from step 20, with other settings: data.source" in caplog.text
 
 
 class Halves(types.Weighting):

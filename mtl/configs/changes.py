@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mtl import checks, deferred
 from mtl.configs import config, places, trust
@@ -22,21 +22,26 @@ _log = logging.getLogger("mtl")
 _SHOWN = 3
 
 
-def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+def tell(
+    experiment: experiment_lib.Experiment, model_dir: str, trusted_packages: Sequence[str] = ()
+) -> None:
     """Warn if a run continues with settings that differ from its saved settings.
 
     Args:
       experiment: the experiment with which the run continues.
-      model_dir: the folder of the run. Without a checkpoint, or without saved settings that can be
-        loaded, there is no warning.
+      model_dir: the folder of the run. Without a checkpoint, or without saved settings, there is no
+        warning.
+      trusted_packages: packages that the saved settings may use, besides those of `experiment`.
     """
-    if run_directory.find_latest(model_dir) is None:
+    if run_directory.find_latest(model_dir) is None or not config.is_saved(model_dir):
         return
-    # Trust only packages that this program already uses, to build the saved settings.
+    step = run_directory.step_of(model_dir)
+    # To build the saved settings, trust only packages that this program already uses, or that the
+    # user names.
     parts = list(types.walk_parts(experiment))
     modules = [type(part).__module__ for part in parts]
     modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
-    packages = {module.partition(".")[0] for module in modules}
+    packages = {*trusted_packages, *(module.partition(".")[0] for module in modules)} - {"mtl"}
     # All settings are allowed, because they are only compared: no file or server is opened.
     trusted = trust.Trusted(sorted(packages), places.REFUSED)
     try:
@@ -44,12 +49,14 @@ def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
         with config.isolated():
             file = config.saved_in(model_dir)
             before = config.load([file], (), trusted)
-    except checks.UserError:  # The saved file is missing, or describes parts that no longer exist.
+    except checks.UserError as error:  # Of other packages, damaged, or of parts that are gone.
+        message = "%s goes on from step %d, maybe with other settings: its config.gin, which may "
+        message += "use only packages of the new settings, cannot be compared. %s."
+        _log.warning(message, model_dir, step, str(error).partition(". ")[0])
         return
     changes = flat_settings.compare({"before": before, "now": experiment})
     if changes:
         texts = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changes.items()]
-        step = run_directory.step_of(model_dir)
         message = "%s goes on from step %d, with other settings: %s. Choose another folder to "
         more = [f"and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)
         text = ", ".join([*texts[:_SHOWN], *more])

@@ -132,11 +132,16 @@ def saved_in(model_dir: str) -> str:
       UserError: the file is missing, or it has changed since the run wrote it.
     """
     path = os.path.join(model_dir, _FILE)
-    if not storage.exists(path):
+    if not is_saved(model_dir):
         rule = f"hold the {_FILE} of a run, or come with --gin_file"
         checks.fail("--model_dir", rule, model_dir)
     read(path)
     return path
+
+
+def is_saved(model_dir: str) -> bool:
+    """Return True if a run saved its config.gin in `model_dir`."""
+    return storage.exists(os.path.join(model_dir, _FILE))
 
 
 def read(path: str) -> str:
@@ -200,9 +205,8 @@ def restore(model_dir: str, data: bytes) -> None:
 
 def forget(model_dir: str) -> None:
     """Remove the config.gin that a run saved, if there is one."""
-    path = os.path.join(model_dir, _FILE)
-    if storage.exists(path):
-        tf.io.gfile.remove(path)
+    if is_saved(model_dir):
+        tf.io.gfile.remove(os.path.join(model_dir, _FILE))
 
 
 class GinState:

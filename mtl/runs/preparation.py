@@ -1,6 +1,6 @@
 """Prepares the first step of a run: checks, statistics, names of table rows, first values.
 
-is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
+is_written = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def prepare_run(
       place: the role of this process.
 
     Returns:
-      True if the files include a checkpoint, which `Experiment.refit` computes.
+      True if a checkpoint was written, which only the new settings fit: `Experiment.refit` computes
+        it, or its growing tables got more rows.
 
     Raises:
       UserError: a setting, a file or the data has an error.
@@ -85,8 +86,7 @@ def prepare_run(
     # Write after all checks, so that a failed check leaves the checkpoints unchanged.
     if is_new:
         return _write_start(experiment, model_dir)
-    _enlarge_tables(experiment, model_dir)
-    return False
+    return _enlarge_tables(experiment, model_dir)
 
 
 def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: bool) -> None:
@@ -188,11 +188,11 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     return False
 
 
-def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Enlarge the growing tables in all checkpoints of a run to the capacity in the settings."""
+def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
+    """Enlarge growing tables in all checkpoints of a run; return True if a checkpoint changed."""
     tables = features_lib.list_growing_tables(experiment.model.columns)
     if not tables:
-        return
+        return False
     # Enlarge the best checkpoint, too, because exports and evaluations build tables of the new
     # capacity.
     folders = (os.path.join(model_dir, "best"), model_dir)
@@ -229,7 +229,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
             mismatch.require_same(paths[-1], unknown, {})
             return session.run({name: variables[name].initial_value for name in names})
 
-    transfer.enlarge_tables(paths, capacities, read_initial)
+    return transfer.enlarge_tables(paths, capacities, read_initial)
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def enlarge_tables(
     paths: Iterable[str],
     capacities: Mapping[str, int],
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
-) -> None:
+) -> bool:
     """Rewrite checkpoints with larger tables; keys keep their learned values.
 
     Args:
@@ -140,9 +140,13 @@ def enlarge_tables(
       capacities: {scope of a table: new number of rows for its keys}.
       initial: a function from names of variables to {name: initial value in the new shape}.
 
+    Returns:
+      True if a checkpoint was rewritten.
+
     Raises:
       UserError: a table in a checkpoint has more rows than its new capacity.
     """
+    is_rewritten = False
     for path in paths:
         reader = tf.train.load_checkpoint(path)
         new_values: dict[str, np.ndarray] = {}
@@ -153,6 +157,8 @@ def enlarge_tables(
             _replace(
                 path, {**{name: reader.get_tensor(name) for name in other_names}, **new_values}
             )
+            is_rewritten = True
+    return is_rewritten
 
 
 def _enlarge_table(

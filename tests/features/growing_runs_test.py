@@ -1,6 +1,7 @@
 """Whole runs with tables that grow: resumed, served, in slices, on replicas, in a cluster."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -151,6 +152,10 @@ def test_a_run_goes_on_with_more_rows(tmp_path):
     with pytest.raises(checks.UserError, match="is of another optimizer"):
         verbs.train(wrong, str(tmp_path))
     assert tiny.variables(tmp_path)["features/growing_word/embedding"].shape == (17, 4)
+    # Without a step to train, the settings are saved, too, because only they fit the checkpoint.
+    trained, save = _make({"capacity": 24}, averages=True, train_steps=20), mock.Mock()
+    assert verbs.train(trained, str(tmp_path), on_start=save)[1] == 0
+    save.assert_called_once_with()
     larger = _make({"capacity": 48}, averages=True, train_steps=21, checkpoint_steps=20)
     verbs.train(larger, str(tmp_path))
     # The checkpoint that was there was rewritten; so was the best.

@@ -51,8 +51,11 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     changes = _list_changes(before, now) if has_record else []
     if changes:
         step = run_directory.step_of(model_dir)
-        message = "%s goes on from step %d, with other training rows: %s. Choose another "
-        _log.warning(message + "folder to start anew.", model_dir, step, _list_some(changes))
+        message = "%s goes on from step %d, with other training rows: %s. Means, vocabularies and "
+        message += (
+            "class counts stay those of the earlier rows. Choose another folder to start anew."
+        )
+        _log.warning(message, model_dir, step, _list_some(changes))
     if now:
         checksums.write_json(record, now)
     elif tf.io.gfile.exists(record):

@@ -47,6 +47,8 @@ class Power:
 
     With rows in memory, a row is drawn again only after all other rows of its class, the number of
     draws of each class is exact up to one row, and batches do not depend on the number of workers.
+    With rows that are read in order, n_j is counted once, when the run starts: a run that goes on
+    with other training rows keeps the n_j of the earlier rows.
 
     Attributes:
       label: the field that holds the class.

@@ -41,8 +41,9 @@ def test_a_file_of_another_size_or_content_is_told_once(paths, told, tmp_path):
     paths[0].write_text("more rows of a.csv")
     (line,) = told(paths)
     assert line == (
-        f"{run} goes on from step 0, with other training rows: {paths[0]} has changed. Choose "
-        "another folder to start anew."
+        f"{run} goes on from step 0, with other training rows: {paths[0]} has changed. Means, "
+        "vocabularies and class counts stay those of the earlier rows. Choose another folder to "
+        "start anew."
     )
     assert told(paths) == []
     paths[1].write_text("rows of c.csv")

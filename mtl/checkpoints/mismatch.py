@@ -128,9 +128,15 @@ def require_same(
         else:
             is_optimizers = first.startswith("it ") and _are_of_optimizer(differ, common)
             cause = "optimizer" if is_optimizers else "architecture"
+        fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
+        if cause == "optimizer" and set(saved) < set(wanted):
+            fix = (
+                "If Experiment.refit has computed it, it has no state of an optimizer: a new run "
+                "can start from it with Experiment.warm_start. Otherwise, train with the "
+                "config.gin that lies beside it."
+            )
         raise checks.UserError(
-            f"checkpoint {checkpoint} is of another {cause}: {first}{rest}. "
-            "Choose another --model_dir, or train with the config.gin that lies beside it."
+            f"checkpoint {checkpoint} is of another {cause}: {first}{rest}. {fix}"
         )
 
 

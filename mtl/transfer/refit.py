@@ -6,8 +6,8 @@ refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
 With the setting `Experiment.refit`, `verbs.train` writes the network of `source` with a new kernel
-and bias in one head, evaluates the network, and exports it. Except that it does not train, a run
-with `Experiment.refit` is like any other run.
+and bias in one head, evaluates the network, and exports it. Except that it does not train, and that
+only a new run with a warm start can go on from it, a run with `Experiment.refit` is like any other.
 """
 
 from __future__ import annotations

@@ -194,6 +194,13 @@ def test_it_is_done_once(source, tmp_path, caplog):
     np.testing.assert_equal(verbs.train(make(part), str(tmp_path / "run")), first)
     assert "Experiment.refit applies to new runs only" in caplog.text
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.ckpt*")}
+    made = make(part)
+    longer = dataclasses.replace(made, run=dataclasses.replace(made.run, train_steps=41))
+    message = (
+        "it lacks .* If Experiment.refit has computed it, it has no state of an optimizer: a new"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        verbs.train(longer, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 
 from mtl import checks, deferred
 from mtl.configs import config, places, trust
+from mtl.deferred import tf
+from mtl.files import storage
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
@@ -68,17 +71,25 @@ def undone_without_checkpoint(model_dir: str) -> Iterator[None]:
     """Put the saved settings back if an error ends the training before its first checkpoint.
 
     The settings of a run must fit its checkpoints. `launch.debug` replays a step whose loss is not
-    finite with the new settings, so after such an error the new settings stay.
+    finite with the new settings, so after such an error the new settings stay. They also stay if
+    the start has enlarged the tables of the checkpoint, which no longer fits the earlier settings.
 
     Args:
       model_dir: the folder of the run.
     """
     before = config.read_saved(model_dir)
-    step = run_directory.step_of(model_dir)
+    latest = _measure_latest(model_dir)
     try:
         yield
     except checks.UserError:
-        is_untrained = run_directory.step_of(model_dir) == step
+        is_untrained = _measure_latest(model_dir) == latest
         if before is not None and is_untrained and failures.read_step(model_dir) is None:
             config.restore(model_dir, before)
         raise
+
+
+def _measure_latest(model_dir: str) -> tuple[int, int]:
+    """Return the step of the latest checkpoint, and how many bytes its values take."""
+    path = run_directory.find_latest(model_dir)
+    files = storage.listed(*os.path.split(f"{path}.data-")) if path else []
+    return run_directory.step_of(model_dir), sum(tf.io.gfile.stat(file).length for file in files)

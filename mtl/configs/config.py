@@ -191,10 +191,9 @@ def save(model_dir: str, written: str | None = None) -> None:
 
 def read_saved(model_dir: str) -> bytes | None:
     """Return the content of the config.gin that a run saved, for `restore`; None without one."""
-    path = os.path.join(model_dir, _FILE)
-    if not storage.exists(path):
+    if not is_saved(model_dir):
         return None
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with tf.io.gfile.GFile(os.path.join(model_dir, _FILE), "rb") as file:
         return file.read()
 
 

@@ -58,7 +58,7 @@ def fit_statistics(
     unfitted_parts = features_lib.missing_statistics([*model.columns, *label_parts], directory)
     if unfitted_parts and not is_new:
         features_lib.check_columns(model.columns, data.spec.features)  # Refuses misspelt names.
-        rule = "hold a run with the same columns, or no run"
+        rule = "hold a run with the same columns, heads and sampler, or no run"
         fix = f"It was trained without the statistics of {', '.join(unfitted_parts)}."
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split

@@ -97,6 +97,12 @@ def _require_types(checkpoint: str) -> None:
             )
 
 
+_FIX_REFIT = (
+    "If Experiment.refit has computed it, it has no state of an optimizer: a new run can start "
+    "from it with Experiment.warm_start. Otherwise, train with the config.gin"
+)
+
+
 def require_same(
     checkpoint: str, saved: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
 ) -> None:
@@ -119,22 +125,17 @@ def require_same(
     problems |= {name: f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))}
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
-        rest = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        rest = f" ({len(problems) - 1} more differ)" * (len(problems) > 1)
         # Name a statistic of pruning only if no other variable differs: a mask, for example,
         # explains more.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
+        cause, fix = "architecture", "Choose another --model_dir, or train with the config.gin"
         if all(map(pruned.is_of_pruning, problems)):
             cause = "pruning"
-        else:
-            is_optimizers = first.startswith("it ") and _are_of_optimizer(differ, common)
-            cause = "optimizer" if is_optimizers else "architecture"
-        fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
-        if cause == "optimizer" and set(saved) < set(wanted):
-            fix = (
-                "If Experiment.refit has computed it, it has no state of an optimizer: a new run "
-                "can start from it with Experiment.warm_start. Otherwise, train with the "
-                "config.gin that lies beside it."
-            )
+        elif first.startswith("it ") and _are_of_optimizer(differ, common):
+            cause = "optimizer"
+            fix = _FIX_REFIT if set(saved) < set(wanted) else fix
+        fix += " that lies beside it."
         raise checks.UserError(
             f"checkpoint {checkpoint} is of another {cause}: {first}{rest}. {fix}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mtl import checks, deferred
@@ -42,18 +42,21 @@ def collect_updates(model: Any, inputs: Any) -> None:
 def _find_new_losses(model: Any, inputs: Any) -> list[tf.Tensor]:
     """Return the losses of weights and of a call that REGULARIZATION_LOSSES does not have."""
     ids = set(map(id, tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)))
+    of_calls = [loss for layer in model._flatten_layers() for loss in layer._losses]
+    new = [loss for loss in of_calls if id(loss) not in ids]
+    return [loss for loss in new if graphs.depends_on(loss, inputs)] + _compute_new(model, ids)
+
+
+def _compute_new(model: Any, ids: Collection[int]) -> list[tf.Tensor]:
+    """Return the penalties of weights whose tensors have none of `ids`."""
     of_weights = tf1.get_collection_ref(_OF_WEIGHTS)
     # `model.losses` has new tensors for the weights at each access. So the function that computes a
     # tensor says whether another call, or another model with the same layer, has added the penalty.
     added = [compute for compute, loss in of_weights if id(loss) in ids]
-    found = []
-    for layer in model._flatten_layers():
-        of_calls = [loss for loss in layer._losses if id(loss) not in ids]
-        found += [loss for loss in of_calls if graphs.depends_on(loss, inputs)]
-        new = [(compute, compute()) for compute in layer._callable_losses if compute not in added]
-        of_weights += [(compute, loss) for compute, loss in new if loss is not None]
-        found += [loss for _, loss in new if loss is not None]
-    return found
+    computed = [compute for layer in model._flatten_layers() for compute in layer._callable_losses]
+    new = [(compute, compute()) for compute in computed if compute not in added]
+    of_weights += [pair for pair in new if pair[1] is not None]
+    return [loss for _, loss in new if loss is not None]
 
 
 def find_own_variables(variables: Sequence[tf.Variable]) -> list[str]:

@@ -330,7 +330,7 @@ def test_plain_columns_of_a_hash_name_no_rows():
         ),
         (
             lambda: _run([_column(embeddings.MixedDimensions(ends=[5]))], {"x": IDS}),
-            "dimensions must be set for features/categorical_x, got None. Only a vocabulary",
+            "dimensions must be set for features/categorical_x, got None. The default needs counts",
         ),
     ],
 )

@@ -236,11 +236,11 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
         ({"regularization": None}, "Update.regularization must be a part such as @regularization"),
         (
             {"schedule": schedules.Cosine(value=0.002)},
-            "Cosine.value of Update.schedule must be 1, got 0.002. The optimizer has the learning",
+            "Cosine.value of Update.schedule must be 1, got 0.002. Set the learning",
         ),
         (
             {"schedule": schedules.Piecewise(boundaries=[9], values=[0.01, 0.001])},
-            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. The optimizer",
+            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. Set the learning",
         ),
         (
             {

@@ -71,6 +71,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path != item.path:
         quick_graphs.forget_gradients()
+        quick_graphs.release_memory()
 
 
 @pytest.hookimpl(wrapper=True)

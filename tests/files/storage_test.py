@@ -218,7 +218,7 @@ def test_a_pipe_in_a_run_is_refused_by_whoever_reads_or_trains_it(name, tmp_path
     os.mkfifo(tmp_path / "scores.jsonl")  # A user may predict into a pipe.
     run_directory.require_regular(str(tmp_path))
     os.mkfifo(path)
-    with pytest.raises(checks.UserError, match=f"{name} must be a file, got 'a pipe'. Delete this path"):
+    with pytest.raises(checks.UserError, match=f"{name} must be a file, got 'a pipe'. Delete"):
         run_directory.checkpoint_path(str(tmp_path), "latest")
     with (
         pytest.raises(checks.UserError, match=f"{name} must be a file"),

@@ -240,7 +240,7 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
         ),
         (
             {"schedule": schedules.Piecewise(boundaries=[9], values=[0.01, 0.001])},
-            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. Set the learning",
+            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. Set the",
         ),
         (
             {

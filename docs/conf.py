@@ -13,12 +13,13 @@ extensions = ["myst_parser", "autoapi.extension", "sphinx.ext.napoleon", "sphinx
 html_theme = "furo"
 html_title = "mtl"
 html_show_sourcelink = False
-# The widest line of a summary, 94 characters, fits beside both menus.
+# At 75%, a docstring's summary line of up to 94 characters fits between furo's left and right menu.
 html_theme_options = {"light_css_variables": {"code-font-size": "75%"}}
 # Removed lines of a change are red in these styles, and added ones green.
 pygments_style = "default"
 pygments_dark_style = "monokai"
-toc_object_entries = False  # In menus of all pages, members would take most of the time.
+# Members of classes in the menus of all pages would take most of the time of a build.
+toc_object_entries = False
 exclude_patterns = ["badges"]
 myst_heading_anchors = 4
 # Examples hold shell sessions, gin and shortened Python, which no highlighter parses whole.

@@ -49,8 +49,9 @@ OUTPUT = flags.DEFINE_string(
 OUTPUT_FORMAT = flags.DEFINE_string(
     "output_format",
     "auto",
-    "The format of the output: csv, jsonl, parquet or tfrecord. By default, the name of the output "
-    "decides; a folder gets the format of the input, and standard output gets jsonl.",
+    "The format of the output: csv, jsonl, parquet or tfrecord. By default, the ending of "
+    "--output decides the format; a folder gets the format of the input, and standard output gets "
+    "jsonl.",
 )
 ESCAPE_FORMULAS = flags.DEFINE_boolean(
     "escape_formulas",

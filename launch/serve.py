@@ -126,8 +126,8 @@ def main() -> None:
     name, versions = server.open_versions(MODEL_NAME.value, exports, server_settings)
 
     def tell(running: server.Running) -> None:
-        # Print the ports when the server runs. If the flag of a port is 0, the port is unknown
-        # before.
+        # Print the ports when the server runs. If the flag of a port is 0, the operating system
+        # chooses the port only when the server starts.
         print(startup.describe(running), flush=True)
 
     asyncio.run(server.serve(name, versions, server_settings, tell))

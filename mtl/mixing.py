@@ -29,7 +29,8 @@ class _Mixing(types.Mixing):
       alpha: both parameters of the Beta distribution of the mixing shares, above 0; 1 is uniform.
         With alpha near 0, most rows stay almost unchanged.
       rate: the probability that a training step mixes rows, in (0, 1].
-      columns: the columns that are mixed, by name; None for all. Other columns keep their values.
+      columns: the columns that are mixed, by name; None for all. Columns that are not in
+        `columns` keep their values.
     """
 
     alpha: checks.Positive = 1.0
@@ -68,7 +69,8 @@ class Mixup(_Mixing):
       alpha: both parameters of the Beta distribution, above 0; the paper takes 0.1 to 0.4 for
         ImageNet and 1 for CIFAR-10.
       rate: the probability that a training step mixes rows, in (0, 1].
-      columns: the columns that are mixed, by name; None for all. Other columns keep their values.
+      columns: the columns that are mixed, by name; None for all. Columns that are not in
+        `columns` keep their values.
     """
 
     alpha: float = 0.2
@@ -100,7 +102,7 @@ class CutMix(_Mixing):
       rate: the probability that a training step mixes rows, in (0, 1]; the paper takes 0.5 for
         CIFAR.
       columns: the columns that are mixed, by name; None for all. The columns must be images of the
-        same height and width. Other columns keep their values.
+        same height and width. Columns that are not in `columns` keep their values.
     """
 
     is_even = False

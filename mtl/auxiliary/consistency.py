@@ -121,9 +121,9 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
     which predicts p', has the averages of the weights before the step (`Update.average`), and other
     dropout than the student. Gradients do not go through the teacher's predictions. The teacher
     reads the columns that the student has encoded, so it does not use averages of embedding tables.
-    In the first step, teacher and student have the same weights. The paper adds noise to the inputs
-    of both teacher and student. Here, only the student gets noise, because noise makes the teacher
-    less certain.
+    In the first step, teacher and student have the same weights. Tarvainen and Valpola add noise to
+    the inputs of both teacher and student. Here, only the student gets noise, because noise makes
+    the teacher less certain.
 
     Attributes:
       noise: the standard deviation of the noise on the student's inputs, at least 0. Noise takes a

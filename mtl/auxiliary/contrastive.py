@@ -187,7 +187,8 @@ def compute_supervised(
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
     # If the batch has no other rows with which a row can be compared, `reduce_logsumexp` would be
-    # log(0). So such a row is compared with itself, and its loss is masked later.
+    # log(0). To avoid log(0), a row that no other row fits is compared with itself, and its loss is
+    # masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
     # -log(exp(s) / sum exp) is the logarithm of the sum minus s.

@@ -337,7 +337,7 @@ def _find_export(checkpoint: str, where: str) -> str:
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
         # In object storage, the best checkpoint is a copy that may be newer than the export. So the
-        # time of the original checkpoint counts as well.
+        # earlier of the times of the copy and of the original checkpoint counts.
         indexes.append(os.path.join(run, os.path.basename(indexes[0])))
     times = [tf.io.gfile.stat(path).mtime_nsec for path in indexes if tf.io.gfile.exists(path)]
     written = min(times) // 10**9

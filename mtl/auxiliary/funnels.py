@@ -108,14 +108,15 @@ class InversePropensity(base.Base):
         # `1 / p` is `1 + exp(-log-odds)`. The logarithm of 1 / p is limited to the logarithm of
         # `max_weight`, because exp could overflow.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
-        # o is 0 for rows outside of the space, which have no label of this task.
+        # The indicator o is 0 for rows outside of the task's sample space, because they have no
+        # label of the task `self.task`.
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
         if not self.normalizes:
             return weights
         rows = self.row_weights(activations.labels, activations.heads)
         total = tf.reduce_sum(rows * weights)
         # The mean over rows later divides by the sum of the rows' weights. The factor
-        # `reduce_sum(rows)` cancels this division.
+        # `reduce_sum(rows)` cancels this later division by the sum of weights.
         return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
 
 

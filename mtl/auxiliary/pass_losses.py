@@ -66,8 +66,8 @@ def _show_mixed(
 
     Returns:
       A function that returns the activations that a given auxiliary loss reads. All losses with
-      `reads_features` share a second pass, over the rows before mixing. Any other auxiliary loss
-      reads the activations of the mixed rows, without features and labels.
+      `reads_features` share a second pass, over the rows before mixing. An auxiliary loss without
+      `reads_features` reads the activations of the mixed rows, without features and labels.
     """
 
     @functools.cache

@@ -94,8 +94,8 @@ class Space:
 
         Args:
           perturbation: {column: [B, ...]}.
-          size: the largest norm of a row's perturbation. Perturbations with a smaller norm do not
-            change.
+          size: the largest norm of a row's perturbation. Perturbations with a norm of at most
+            `size` do not change.
 
         Returns:
           {column: [B, ...]}.

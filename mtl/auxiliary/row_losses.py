@@ -30,8 +30,8 @@ class RowLosses(NamedTuple):
         """Compute the weighted mean loss of every `count`-th row, from row `first` on.
 
         Args:
-          first: the index of the first row in the mean.
-          count: the distance from one row in the mean to the next.
+          first: the index of the first row whose loss the mean includes.
+          count: the mean includes every `count`-th row; 1 for all rows.
 
         Returns:
           A scalar or [P]; 0 if the weights sum to 0.

@@ -85,7 +85,7 @@ def balance_losses(
         # losses unchanged, so that the graph has no factors of 1.
         weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
-        variables = tf1.trainable_variables()  # Including variables of the weighting.
+        variables = tf1.trainable_variables()  # The list includes variables of the weighting.
         scaled = batch.scale_losses(weights if weighs else None)
         if batch.first.penalties:
             scaled = penalised_lib.watch_penalties(scaled, variables)

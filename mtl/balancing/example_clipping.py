@@ -47,7 +47,7 @@ class ExampleClipping(types.Surgery):
       noise_multiplier: at least 0. The sum of the clipped gradients gets Gaussian noise of standard
         deviation `noise_multiplier * max_norm` in every coordinate. Table rows that are not in the
         batch get noise as well, so the time of a step grows with the size of the tables. Penalties
-        and the optimizer treat all rows as rows in the batch.
+        and the optimizer also act on table rows that are not in the batch.
     """
 
     max_norm: checks.Bound

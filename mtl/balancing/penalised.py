@@ -22,7 +22,7 @@ from mtl.step import penalties, replicas, whole_batch
 def watch_penalties(
     batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]
 ) -> whole_batch.WholeBatch:
-    """Return a batch that also sums the penalties of its parts, and their gradients.
+    """Return a copy of a batch whose passes also compute the penalties and their gradients.
 
     Args:
       batch: the batch, divided into parts; each part has `penalties`.
@@ -67,7 +67,8 @@ def _find_tangents(
 
     A part has only some of the rows, so it cannot compute a function f of the whole batch's means
     m. The tangent `f(m) + f'(m) (x - m)` of f at m is linear: its sum over all parts has the value
-    and the gradient of f. Computing the means m takes one more pass over the slices of the batch.
+    and the gradient of f. The means m of the whole batch take one more pass over the slices of the
+    batch.
     """
 
     def scale(penalty: penalties.Penalty) -> Any:
@@ -96,7 +97,7 @@ def _take_tangent(
 
 
 def _follow_tangent(means: Any, tangent: tuple[tf.Tensor, list[tf.Tensor]] | None) -> tf.Tensor:
-    """Return the value of a tangent at the means of one part of the batch."""
+    """Return the value of a penalty's tangent at the means of one part of the batch."""
     if tangent is None:
         return tf.cast(means, tf.float32)
     start, slopes = tangent

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from mtl.deferred import tf
 
 _BLOCKS, _ROWS = 4, 64
-"""The largest number of blocks of the root R, and the least number of rows of a block.
+"""The largest number of blocks of the matrix root R of `X X'`, and the least rows of a block.
 
 R is triangular, so blocks save multiplications by zeros. But many small matrix products take longer
 than a single product.
@@ -32,7 +32,8 @@ def shorten_gradients(
     gradient of task s by the layer's output. Let R [B, B] be a matrix root of the inner products of
     the input rows, `X X' = R' R`. For the matrix root R, the inner product of the gradients of
     tasks s and t equals the inner product of the matrices `R D[s]` and `R D[t]`. The matrices `R
-    D[s]` have as many rows as the batch, and the gradients `X' D[s]` need not be built.
+    D[s]` have only as many rows as the batch, and replace the gradients `X' D[s]`, which need not
+    be built.
 
     Rounding errors of inner products of the matrices `R D[s]` are as small as with the gradients
     themselves, even if the gradients of tasks are nearly linearly dependent. With inner products
@@ -114,7 +115,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return True if short gradients need fewer multiplications; those in float64 count twice."""
+    """Return True if the matrices `R D[s]` cost less; multiplications in float64 count twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     build_cost = num_tasks * height * width * (size + 2 * num_tasks)
     short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)

@@ -64,12 +64,12 @@ class StackedPasses:
         """Build the gradients of all tasks by one variable.
 
         Args:
-          index: the index of the variable's column.
+          index: the index of the variable in `columns`.
 
         Returns:
           The gradients of T tasks by the variable, with None for tasks whose loss does not depend
-          on the variable. If the backward passes cannot be stacked, the result is the variable's
-          column itself.
+          on the variable. If the backward passes cannot be stacked, the result is the list of
+          gradients that the constructor got for the variable.
         """
         column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:

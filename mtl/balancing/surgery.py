@@ -191,8 +191,8 @@ class Combine(types.Surgery):
         #   A step that decides weights takes separate backward passes for single tasks. The update
         #   takes one more backward pass, from the weighted losses; a step that decides no weights
         #   takes only the backward pass of the update;
-        # - by weights, if every step decides from its whole batch. The tasks' gradients that
-        #   determine the weights are also summed for the update.
+        # - by weights: each task's gradient gets a weight, if every step decides from its whole
+        #   batch. The tasks' gradients that determine the weights are also summed for the update.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing_method.samples > 1:
@@ -272,7 +272,7 @@ class Combine(types.Surgery):
     def _track_gradients(
         self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of averaged gradients, their inner products, and those for the method."""
+        """Return averaged gradients, their inner products, and inner products for the method."""
         names = [patterns.variable_name(tasks.variables[n]) for n in indices]
         leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:
@@ -317,8 +317,9 @@ class Combine(types.Surgery):
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, indices, self._take_deciding
         )
-        # With several samples, this block has the inner products between the first and the second
-        # sample's gradients. With one sample, the block is the whole matrix.
+        # With several samples, `gramian()[:size, -size:]` has the inner products between the
+        # gradients of the first and of the second sample. With one sample, the slice is the whole
+        # Gramian.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
         def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -393,12 +394,12 @@ class Combine(types.Surgery):
         evidence: Sequence[tf.Tensor | None],
         gramian: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return the combined gradient of each leaf, from the tasks that are present."""
+        """Return the combined gradient by each variable or tensor, from the tasks in the batch."""
         present, gradients = decision.find_present(gramian), []
         for index, (leaf, leaf_evidence) in enumerate(zip(leaves, evidence, strict=True)):
             is_present, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
             values = self._choose_among(is_present, leaf.rows, leaf_evidence, seed)
-            # The choice leaves out gradients that are not finite, but the update has to see the
+            # A task whose gradient is not finite counts as absent, but the update has to see the
             # NaN.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             gradients.append(leaf.to_gradient(values))

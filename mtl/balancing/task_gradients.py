@@ -139,7 +139,7 @@ def _is_first_axis(axis: tf.Tensor) -> bool:
 
 
 def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
-    """Sum the inner products of the tasks' gradients over all leaves.
+    """Sum the inner products of the tasks' gradients over all variables or tensors.
 
     Args:
       leaves: leaves that each have the gradients of some tasks by one variable or tensor.
@@ -200,8 +200,8 @@ class TaskGradients:
         """
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
-        # The code checks only which of the gradients `below` are None; no step computes their
-        # values.
+        # The list `below` holds the gradients of the representation by the variables. The code
+        # checks only which entries are None; no step computes their values.
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
@@ -233,8 +233,9 @@ class TaskGradients:
     def list_uncompared(self, compared: Sequence[int] = ()) -> list[int]:
         """Return the numbers of the tasks that train shared variables, but are not compared.
 
-        An example is a loss with a forward pass of its own: the representation of the first pass
-        does not affect the loss, so the loss has no gradient there, and would get the weight 0.
+        An uncompared task is, for example, a loss with a separate forward pass. The representation
+        of the first pass does not affect the loss, so the loss has no gradient by the
+        representation, and would get the weight 0.
 
         Args:
           compared: the indices of the variables by which gradients are taken; not used if there is
@@ -265,7 +266,7 @@ class TaskGradients:
         return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
-        """Compute inner products of gradients by some variables; also return gradients as leaves.
+        """Compute inner products of gradients by some variables; return them and built gradients.
 
         For a variable whose gradients are not built, the weighted sum of the tasks' gradients needs
         a backward pass of the weighted losses.
@@ -497,7 +498,7 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Build a leaf from the gradients by each of several variables or tensors.
+    """Stack the tasks' gradients by each of several variables or tensors in a `Leaf`.
 
     Args:
       columns: for each of N variables or tensors, the gradients of T tasks; None for a task without
@@ -544,8 +545,8 @@ def multiply_columns(
         that the caller needs later for each gradient that is not built.
 
     Returns:
-      The inner products, float64 [T, T], and {index of the column: leaf} of the gradients that were
-      built.
+      The inner products, float64 [T, T], and {index in `columns`: `Leaf`} of the gradients that
+      were built.
     """
     passes = stacked_passes.StackedPasses(columns)
     total, built_leaves = tf.zeros([num_tasks, num_tasks], tf.float64), {}

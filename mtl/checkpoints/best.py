@@ -215,8 +215,8 @@ class BestKeeper:
           checkpoint: the path of the evaluated checkpoint, without the endings of its files.
           metrics: {name: value} of the evaluation, with "global_step" and `Best.metric`. An
             evaluation of a step that is not later than `last_step` is ignored.
-          measured_on: a description of the rows and settings of the evaluation; an empty
-            description keeps the recorded description.
+          measured_on: a description of the rows and settings of the evaluation; with an empty
+            description, the description in the record does not change.
         """
         record, step = self.read(), int(metrics["global_step"])
         # After a restart, the last checkpoint may be evaluated again.

@@ -18,7 +18,7 @@ from mtl.deferred import tf
 from mtl.files import checksums
 
 FILE = "given_files.json"
-_FIX = "Copy it back, or delete it if the files whose checksums it holds have not changed."
+_FIX = "Copy this record back, or delete it if the files that it lists have not changed."
 
 
 def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
@@ -66,6 +66,6 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
             path, old_checksums.get(purpose)
         )
         rule = f"be as when the run in {model_dir} was started"
-        fix = "It has changed: name or put back the old file, or start in another --model_dir."
+        fix = "The file has changed: name or put back the old file, or take another --model_dir."
         checks.require(is_same, f"the file of {purpose}", rule, path, fix)
     return old_checksums

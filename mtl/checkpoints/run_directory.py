@@ -197,8 +197,8 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _write_list(directory, paths)
-    # Keep an old checkpoint in the list until its files are removed. If the process is killed
-    # before, the next start removes the remaining files.
+    # Keep an old checkpoint in the list until its files are removed. If the process is killed while
+    # it removes files, the next start removes the remaining files.
     removed_paths = [path for path in old if remove_checkpoint(path)]
     if removed_paths:
         _write_list(directory, [path for path in paths if path not in removed_paths])

@@ -49,8 +49,8 @@ class Votes:
           step: the global step after the call, a scalar.
 
         Returns:
-          Arguments that fetch [step]. With several processes, the arguments fetch [step, sum of
-          the votes].
+          Arguments that fetch [step]. With several processes, the arguments also fetch the number
+          of processes that vote to stop: [step, sum of the votes].
         """
         if self._vote is None:
             return tf1.train.SessionRunArgs([step])

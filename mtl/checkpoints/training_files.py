@@ -26,7 +26,7 @@ with deferred.imports():
 _log = logging.getLogger(__name__)
 
 FILE = "training_files.json"
-_FIX = "Delete it, or copy it back."
+_FIX = "Delete this file, or copy it back."
 # The largest number of changes that a warning lists; the warning only counts further changes.
 _SHOWN = 3
 

@@ -14,9 +14,10 @@ these types, are checked, too. A setting with the annotation `X | None` also all
 `__post_init__` runs after the checks of single settings, and checks only rules about several
 settings.
 
-We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. attrs
-and pydantic would replace the errors of this project. This module makes plain dataclasses, because
-`dataclasses.replace`, and parts that users write, need plain dataclasses.
+This module replaces attrs and pydantic, which do not suit settings. Pydantic converts values: 3
+would silently become 3.0 or True. attrs and pydantic would replace the errors of this project. This
+module makes plain dataclasses, because `dataclasses.replace`, and parts that users write, need
+plain dataclasses.
 """
 
 from __future__ import annotations

@@ -166,7 +166,9 @@ def read(path: str) -> str:
     if seal != _sealing(text) or b"\0" in text:
         raise checksums.describe_damage(path, "its checksum differs", fix)
     if not text.strip():
-        raise checksums.describe_damage(path, "it is empty", "Copy it back, or give --gin_file.")
+        raise checksums.describe_damage(
+            path, "it is empty", "Copy the file back, or give --gin_file."
+        )
     try:
         return text.decode()
     except UnicodeDecodeError as error:

@@ -246,7 +246,8 @@ def _resolve_binding(
 ) -> Binding:
     for use in uses:
         if isinstance(use, Reference):
-            # `statement.value` holds the same object, so the full name appears there, too.
+            # `statement.value` holds the same `Reference`, so the full name appears in
+            # `statement.value`, too.
             use.selector = full(use.selector)
             use.target = names.resolve(use.selector)
     selector, target, parameter = statement.selector, None, statement.arg_name

@@ -4,8 +4,8 @@ used = gin_usage.used(bindings, experiment.Experiment)
 
 A binding is used if its class is built within the scope of the binding, and no binding of an inner
 scope overrides it. If a later binding replaces the part that would use a binding, the unused
-binding is dropped, and `tell_replaced` returns a warning. A binding that not even a replaced part
-would use is an error, because its key may be misspelt.
+binding is dropped, and `tell_replaced` returns a warning. A binding is an error if neither the
+built parts nor the replaced parts would use it, because its key may be misspelt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,8 +83,8 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
     """Return a warning for each binding that replaces a part whose settings are then unused.
 
-    Unused settings cause no warning if the file with the replacing binding includes their file,
-    because the author of the including file knew them.
+    Unused settings of a file A cause no warning if the replacing binding is in a file that includes
+    A, because the author of the including file knew the settings.
 
     Args:
       bindings: the bindings of all files and flags, in order; the last binding of a key counts.

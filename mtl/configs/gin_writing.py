@@ -96,7 +96,7 @@ class _Writer:
         _require_name(where, kind)
         settings = []
         for field in dataclasses.fields(part):
-            if not field.init:  # The class computes the field.
+            if not field.init:  # The class computes this field, so gin cannot set it.
                 continue
             value = getattr(part, field.name)
             inner = f"{kind.__name__}.{field.name}"

@@ -32,8 +32,8 @@ _HELP = "`python -m launch.doctor` checks the installation."
 def guard() -> None:
     """Let import errors end the process with one line, and Ctrl-C end the process without output.
 
-    Import errors and Ctrl-C are handled in this way until `finished` is called. When the process
-    ends, it does not collect garbage, which would take a second.
+    Import errors and Ctrl-C end the process with at most one line until `finished` is called. When
+    the process ends, it does not collect garbage, which would take a second.
     """
     global _is_launcher
     _is_launcher = True

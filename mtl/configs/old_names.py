@@ -31,7 +31,7 @@ REMOVED = {
     "mtl.model.combined.Hypervolume": "Take combined.MeanGain.",
     "mtl.optimization.schedules.InverseSqrt": "Take schedules.Exponential or schedules.Cosine.",
 }
-"""{removed part: advice}. Version 0.2.0 still reads runs with these parts."""
+"""{removed part: advice}. Version 0.2.0 still reads runs with removed parts."""
 
 
 def current_module(module: str) -> str:

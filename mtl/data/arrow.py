@@ -104,8 +104,8 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # The repr leaves out these settings, because a resumed run compares the repr with the saved
-    # repr, which lacks the settings if an older version saved it.
+    # The repr leaves out `window` and `sheet`, because a resumed run compares the repr with the
+    # saved repr, which lacks these settings if an older version saved it.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
     sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
         default="", repr=False
@@ -455,7 +455,7 @@ def open_file(
       kind: the format, such as ".parquet"; by default, the extension of the file.
       sheet: the sheet of a spreadsheet; "" is the first sheet that is not hidden.
       encodes_texts: True reads texts of Parquet as dictionaries: distinct texts, and the number of
-        the text in each row. Parquet stores texts in this form, so reading takes a fifth of the
+        the text in each row. Parquet stores texts as dictionaries, so reading takes a fifth of the
         time. In the returned schema, columns of texts have the type of plain texts, not of
         dictionaries.
 

@@ -198,7 +198,8 @@ class _WindowReader:
         def take(key: int, indices: np.ndarray) -> list[np.ndarray]:
             epoch, window = divmod(key, self._plan.num_windows)
             window_rows, permutations = self._wait(epoch, window)
-            # The rows of a window are sorted by lane, for all lanes that this process reads.
+            # `window_rows` holds the window of each lane (a sequence of rows) that this process
+            # reads, lane after lane.
             starts = self._starts[lanes[indices]]
             places = starts * self._plan.count_rows(window)
             return window_rows.take(permutations[starts, rows[indices]] + places)

@@ -350,7 +350,8 @@ def list_splits(source: Any) -> list[str]:
       source: a source with or without inner sources.
 
     Returns:
-      The splits, outer sources first. A split that several settings name occurs several times.
+      The splits: first the splits of `source`, then the splits of its inner source, and so on. A
+      split that several settings name occurs several times.
     """
     names: list[str] = []
     while source is not None:

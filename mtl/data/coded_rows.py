@@ -444,7 +444,7 @@ class CodedPipeline(pipeline.Pipeline):
 
     @property
     def starts_anywhere(self) -> bool:
-        """True, because `code_texts` accepts only pipelines that can start at any step."""
+        """True: reading can start at any step, as in all pipelines that `code_texts` accepts."""
         return True
 
     @functools.cached_property

@@ -56,8 +56,8 @@ class Csv(types.Source):
         without a default, a list becomes empty, and a label becomes a missing label. An empty cell
         of a list label is an empty list; another text of `missing` marks a missing label. In a
         scalar string feature without a default, an empty text is a value, which columns treat as an
-        unknown category. Apart from lists, labels and such empty texts, an absent value in a field
-        without a default is an error.
+        unknown category. Apart from lists, labels and empty texts of scalar string features, an
+        absent value in a field without a default is an error.
       comment: the text at the start of lines to drop; "" drops no lines.
       missing_in: {field: further texts that mark an absent value of this field}.
       rename: {field: column}, if the column has another name than the field.
@@ -65,7 +65,8 @@ class Csv(types.Source):
         single numbers with a decimal comma, separators of thousands or a unit: "1,5", "1.234,5",
         "$1,234.5", "1.5%" or "1.5 km". If the example has a unit, every number needs this unit,
         which is dropped: 45.3% becomes 45.3. The numbers (12.5) and 12.5- are negative. If the
-        example begins with "<", limits such as <0.5 and 10+ are read as the numbers 0.5 and 10.
+        example number in `number_forms` begins with "<", limits such as <0.5 and 10+ are read as
+        the numbers 0.5 and 10.
     """
 
     files: files.Files
@@ -379,7 +380,8 @@ class Csv(types.Source):
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    line = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops "\r", too.
+                    # Like TensorFlow's CSV reader, drop every "\r".
+                    line = line.rstrip(b"\n").replace(b"\r", b"")
                     if not pattern.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.list_read_errors() as error:

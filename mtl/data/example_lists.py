@@ -20,8 +20,9 @@ from mtl.data import copies, tfrecord
 from mtl.deferred import tf
 
 _MESSAGE = "mtl.ExampleListWithContext"
-# A key ends with the number of its list in `_DIGITS` digits. So all keys of a file have the same
-# size in bytes, and digits can be appended to a serialized message.
+# A key ends with the number of its list in `_DIGITS` digits. Because of the fixed number of digits,
+# all keys of a file have the same size in bytes. So the start of the serialized key is built once
+# for a file, and the digits are appended for each list.
 _DIGITS = 12
 _MALFORMED = "must be a serialized ExampleListWithContext."
 # The bytes of a tf.Example can also be parsed as a list, whose only example is malformed.
@@ -95,7 +96,7 @@ class ExampleLists(tfrecord.TfRecord):
                     yield place, _PLAIN if values == tfrecord.MALFORMED else values
 
     def _start_key(self, path: str) -> bytes:
-        """Return a serialized tf.Example with the key of a list, without the digits at its end."""
+        """Return a serialized tf.Example with the key of a list, up to the number of the list."""
         texts = tf.train.BytesList(value=[f"{path} {0:0{_DIGITS}}".encode()])
         features = tf.train.Features(feature={self.group: tf.train.Feature(bytes_list=texts)})
         return tf.train.Example(features=features).SerializeToString()[:-_DIGITS]

@@ -41,7 +41,7 @@ def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.
 
 
 def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Return arrays of bytes that, joined row by row, give the serialized examples of a column.
+    """Return arrays of bytes; row n of all arrays, joined, is the column's part of example n.
 
     An Arrow scalar in place of an array holds the bytes that all rows share.
     """
@@ -95,7 +95,7 @@ def _serialize_integers(name: str, numbers: np.ndarray) -> pa.BinaryArray:
 
 
 def _cut_end(example: bytes, length: int) -> bytes:
-    """Return an example without its last bytes."""
+    """Return a serialized example without its last `length` bytes."""
     return example[: len(example) - length]
 
 

@@ -181,7 +181,7 @@ class ByTime(ByField):
         starts, row_times = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
         is_known = tf.math.is_finite(row_times)
-        # The training split has an end, but no start.
+        # The times of the training split have an upper bound, but no lower bound.
         if place:
             is_known &= row_times >= starts[place - 1]
         return is_known & (row_times < starts[place]) if place < len(self.starts) else is_known

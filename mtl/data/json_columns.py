@@ -70,7 +70,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
 
     text = re.sub(rb"\n\n+", b"\n", chunk.replace(b"\r\n", b"\n")).strip(b"\n")
     _require(b"\0" not in text and not _ODD.search(text))
-    text.decode()  # This call fails if the bytes are not UTF-8.
+    text.decode()  # `decode` fails if the bytes are not UTF-8.
     lines = _count_lines(text)
     schema = pa.schema([(name, _find_kind(field)) for name, field in fields.items()])
     if not lines:

@@ -57,7 +57,7 @@ class Each(Protocol):
     """A function that applies another function to each row; a ValueError then names the row."""
 
     def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-        """Return the results of `make` for B rows."""
+        """Return [make(row)] for B rows."""
 
 
 @checks.dataclass

@@ -47,7 +47,7 @@ class Exponential(_Profile):
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1. Most papers
-        report 100.
+        report results for a factor of 100.
     """
 
     def __call__(self, num_classes: int) -> Sequence[float]:
@@ -60,7 +60,8 @@ class Pareto(_Profile):
 
     Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160, drew
     the class sizes of ImageNet-LT from a Pareto distribution. Sorted by size, class sizes from a
-    Pareto distribution are about a power of the rank i + 1. The factor determines the exponent.
+    Pareto distribution are about a power of the rank i + 1. The setting `factor` determines the
+    exponent of this power.
 
     Attributes:
       factor: the first class has `factor` times the rows of the last; at least 1.

@@ -442,8 +442,8 @@ class Mixture(types.Source):
     ) -> memory_rows.Rows:
         """Return the rows of a split; read the sources at the first call."""
         lock, cache = self._row_cache
-        # The key includes the fields, because fields of the same name may differ in type and
-        # default.
+        # The key of the cache includes the fields, because fields of the same name may differ in
+        # type and default.
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -540,7 +540,7 @@ def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> i
     name, first_values = next(iter(values.items()))
     if isinstance(first_values, packed.Lists):
         return len(first_values.splits) - 1
-    if isinstance(first_values, packed.Texts):  # An array of texts has several numbers in each row.
+    if isinstance(first_values, packed.Texts):  # Each row has `size` texts, stored as numbers.
         return len(first_values.numbers) // spec.fields[name].size
     return len(first_values)
 

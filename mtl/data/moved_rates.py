@@ -32,10 +32,10 @@ class ByLosses:
 
     n_s is the number of rows of source s. L_s / L_s0 is a ratio of losses: the loss of a task in an
     interval of steps divided by its loss in the first interval, averaged over the tasks of the
-    source. GradNorm (Chen et al., 2018, arXiv:1711.02257) calls this ratio of losses the inverse
-    training rate. GradNorm uses the ratio to weigh losses, and `ByLosses` uses the ratio to draw
-    rows. The losses are training losses before any weighting, averaged over the labels of an
-    interval. A ratio of losses is clipped to the range from 0.001 to 1000.
+    source. GradNorm (Chen et al., 2018, arXiv:1711.02257) calls the ratio L_s / L_s0 the inverse
+    training rate. GradNorm weighs losses by this ratio of losses, and `ByLosses` draws rows by it.
+    The losses are training losses before any weighting, averaged over the labels of an interval. A
+    ratio of losses is clipped to the range from 0.001 to 1000.
 
     In the first two intervals, the rates depend only on the numbers of rows. The losses of interval
     k set the rates of interval k + 2.

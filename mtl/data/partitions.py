@@ -49,7 +49,7 @@ def list_files(where: str, folder: str) -> list[str]:
     for path, names in inner.items():
         log = next((kind for name, kind in _LOGS.items() if name in names), None)
         log = "Iceberg" if path.endswith(".metadata.json") and "metadata" in names else log
-        fix = "Some of its files are out of date: export it, such as by its Spark reader."
+        fix = "Some files of the table are out of date: export the table, such as by Spark."
         checks.require(log is None, where, "be a folder of plain files", f"a {log} table", fix)
     visible = sorted(path for path, names in inner.items() if not any(map(_is_hidden, names)))
     endings = ", ".join(ENDINGS)

@@ -41,8 +41,8 @@ _UNEVEN, _MOST_UNEVEN = 1.1, 1.25
 _SHUFFLE_BUFFER = 10_000
 # The size of a batch outside of training, where large batches cost less time for each row.
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 23, 32_768
-# The limits of a call from TensorFlow into Python. A call costs a tenth of a millisecond, so one
-# call reads the rows of several batches.
+# The most bytes and rows that a call from TensorFlow into Python reads. A call costs a tenth of a
+# millisecond, so one call reads the rows of several batches.
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14
 # Words that occur in error messages about NaN and infinity.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
@@ -92,10 +92,10 @@ class Pipeline:
       train_split: the name of the split for training and feature statistics.
       eval_split: the name of the split for evaluation.
       shuffle_buffer: the size of TensorFlow's shuffle buffer in records. A perfect shuffle needs a
-        buffer as large as the split; a smaller buffer only mixes nearby records. The value 1 keeps
-        the order of the records. TensorFlow reserves 24 bytes for each record of the buffer, even
-        if the split is smaller. Sources that hold their rows in memory, such as `arrow.Arrow`,
-        shuffle all rows without a buffer.
+        buffer as large as the split; a smaller buffer only mixes nearby records. `shuffle_buffer =
+        1` keeps the order of the records. TensorFlow reserves 24 bytes for each record of the
+        buffer, even if the split is smaller. Sources that hold their rows in memory, such as
+        `arrow.Arrow`, shuffle all rows without a buffer.
       cache: True lets each process decode the whole training split once, when it starts, and keep
         the rows in memory. With `cache`, training shuffles all rows in every epoch, for any
         `shuffle_buffer` except 1, which keeps the order of the rows. Checkpoints hold no rows, and
@@ -181,8 +181,8 @@ class Pipeline:
             # Decode several batches at once, because calls into Python are slow.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
-            # With this option, the saved state of the iterator holds a step number, not the next
-            # rows.
+            # With `experimental_symbolic_checkpoint`, the saved state of the iterator holds a step
+            # number, not the next rows.
             options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read_records) if self.cache else read_records()
@@ -432,7 +432,8 @@ class Pipeline:
           split: the split that the `with` block reads.
 
         Raises:
-          UserError: a bad record of the split explains an error of TensorFlow in the block.
+          UserError: TensorFlow raised an error in the `with` block because of a bad record of the
+            split.
         """
         try:
             yield

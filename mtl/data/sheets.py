@@ -90,7 +90,7 @@ def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
 @functools.cache
 def _tell(path: str, sheet: str, others: str) -> None:
     """Warn once that other sheets of a file are not read."""
-    message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
+    message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another sheet: %s."
     _log.warning(message, path, sheet, others)
 
 
@@ -105,7 +105,7 @@ def _warn_of_formulas(path: str, copy: str) -> None:
     cell = next(filter(None, cells), None)
     if cell:
         message = "%s: the formula in cell %s has no stored value, so it counts as missing. %s"
-        fix = "Save the file in a spreadsheet program, which computes it."
+        fix = "Save the file in a spreadsheet program, which computes the formula."
         _log.warning(message, path, cell.group(1).decode(), fix)
 
 

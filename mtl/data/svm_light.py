@@ -35,7 +35,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
-    """The row of a line.
+    """The label, the group and the numbers that one line of a file holds.
 
     Attributes:
       label: the label as a text.

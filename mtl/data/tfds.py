@@ -78,8 +78,8 @@ class Tfds(types.Source):
         """Return the examples of a split in the order of the files.
 
         If the dataset stores each feature unchanged, the examples stay serialized, because `decode`
-        can parse a whole batch of serialized examples in a tenth of the time. For other datasets,
-        each example is a dict of features.
+        can parse a whole batch of serialized examples in a tenth of the time. If the dataset stores
+        a feature in another form, each example is a dict of features.
 
         Raises:
           UserError: the dataset cannot be read or prepared, or the split does not exist or is
@@ -138,7 +138,7 @@ class Tfds(types.Source):
         def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
             return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
-        # The count turns a file that is truncated between two records into an error.
+        # If a file is truncated between two records, `assert_cardinality` raises an error.
         count = tf.data.experimental.assert_cardinality(takes.sum())
         return files.flat_map(read).apply(count)
 

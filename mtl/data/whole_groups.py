@@ -52,7 +52,7 @@ class WholeGroups:
 
     @property
     def balances(self) -> None:
-        """None, because this sampler does not balance the classes of a label."""
+        """The label whose classes the sampler balances: None, because it balances no classes."""
         return None
 
     def check(self, spec: spec_lib.Spec) -> None:
@@ -286,7 +286,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     def pad(buffer: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
         del is_full
         count, places = _count(buffer), tf.range(rows, dtype=tf.int64)
-        # Copies of the last row fill the part, with False in the mask.
+        # Copies of the last row fill the rest of a part of a batch, with False in the mask.
         indices = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, indices), buffer), places < count
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from mtl.data import order
 
-# The maximum number of lanes. If there are more processes than lanes, several processes read the
-# same blocks.
+# The maximum number of lanes, the sequences into which the rows are divided. If there are more
+# processes than lanes, several processes read the same blocks.
 _MOST_LANES = 16
 
 
@@ -63,7 +63,7 @@ class Plan:
     Attributes:
       sizes: the number of rows of each block.
       batch_size: the number of rows in a batch over all processes.
-      window: the number of rows that are shuffled at a time, in one window of each lane.
+      window: the number of rows that are shuffled at a time, over all lanes (sequences of rows).
       seed: the seed of the random order of the rows.
       is_shuffled: False keeps the order of the rows.
     """
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def lane_rows(self) -> int:
-        """The rows of a lane in an epoch; an epoch leaves out up to `num_lanes - 1` rows."""
+        """The number of rows of each lane; an epoch leaves out up to `num_lanes - 1` rows."""
         return sum(self.sizes) // self.num_lanes
 
     @property
@@ -100,11 +100,11 @@ class Plan:
 
     @property
     def num_windows(self) -> int:
-        """The number of windows into which a lane of rows is cut in an epoch."""
+        """The number of windows into which a lane (a sequence of rows) is cut in an epoch."""
         return -(-self.lane_rows // self.window_rows)
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
-        """Find the lane, the window and the index in the window of each row of some batches.
+        """Find the lane (a sequence of rows), the window and the index in it of rows in batches.
 
         Args:
           steps: S steps, int64 [S].
@@ -113,10 +113,11 @@ class Plan:
         Returns:
           The epoch, window, lane and index of each row, arrays [S, P].
         """
-        # Each lane fills an equal, consecutive part of every batch.
+        # Each lane, a sequence of rows, fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
-        # Each step takes the next `share` rows of a lane, across epochs.
+        # A batch has `share` rows of each lane: the rows after the lane's rows in the previous
+        # batch, even across epochs.
         epochs, places = np.divmod(steps[:, None] * share + within, self.lane_rows)
         windows, rows = np.divmod(places, self.window_rows)
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
@@ -127,7 +128,7 @@ class Plan:
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane, from 0.
+          lane: the number of the lane (a sequence of rows), from 0.
         """
         blocks, ends = self._deal(epoch)
         start = lane * self.lane_rows + window * self.window_rows
@@ -157,7 +158,7 @@ class Plan:
         Args:
           epoch: the number of the pass, from 0.
           window: the number of the window in the epoch.
-          lane: the number of the lane, from 0.
+          lane: the number of the lane (a sequence of rows), from 0.
 
         Returns:
           A permutation, int64 [`count_rows(window)`].

@@ -69,8 +69,8 @@ def _make_form(
     # The patterns in `ways` have the groups 1 to 8, for signs and numbers. The first entry of
     # `rewrites` writes the sign that was found before the number that was found.
     sign = f"([+{_MINUS}])"
-    # A sign may precede the prefix, or follow the prefix, or a minus may follow the number. A
-    # number in brackets is negative.
+    # A number may have a prefix, such as $. A sign may precede or follow the prefix, or a minus may
+    # follow the number. A number in brackets is negative.
     ways = (
         f"{sign}{space}{start}{number}{end}",
         f"{start}{sign}?{number}{end}",

@@ -52,8 +52,8 @@ class ClickStream(simulated.Simulated):
     So the mean of all events in a history says little, because only events with the category of the
     shown item matter. The mean time between two clicks is an hour. A session shows `shown` items to
     a user, in consecutive rows. Each user has a hidden tendency to click, which is added to the
-    argument of both sigmoids. A row depends only on the seed, the split and the row number, so a
-    larger split starts with the rows of a smaller split.
+    arguments of the sigmoids of click and purchase. A row depends only on the seed, the split and
+    the row number, so a larger split starts with the rows of a smaller split.
 
     The fields are session, item, category and now; the lists clicked_items, clicked_categories and
     clicked_times, with the latest click at the end; the labels click and purchase; and the true

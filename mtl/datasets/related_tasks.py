@@ -77,7 +77,7 @@ class RelatedTasks(simulated.Simulated):
         shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
         x, noise = (
             # The first number of the random seed identifies the run, the split, and x or noise. The
-            # second number is the part of the split.
+            # second number of the random seed is the part of the split.
             tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
             for side, shape in enumerate(shapes)
         )

@@ -45,7 +45,7 @@ def _limits_of_groups() -> Iterator[float]:
             continue
         folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
         # In a container, the path of the group may be a path on the host, although the mounted root
-        # folder is the group of the container. So paths that do not exist are ignored.
+        # folder is the group of the container. So `_read` ignores a path that does not exist.
         names = [name for name in group.split("/") if name]
         # The limits of all parent groups apply, too.
         for depth in range(len(names) + 1):

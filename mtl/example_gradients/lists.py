@@ -46,7 +46,8 @@ def _is_made(
     """
     origin = ragged.row_splits
     with tf.Graph().as_default():
-        value = tf.get_static_value(origin)  # For constants, TensorFlow builds other ops.
+        # From constant row splits, TensorFlow builds other ops than from tensors.
+        value = tf.get_static_value(origin)
         splits = (
             tf1.placeholder(origin.dtype, origin.shape) if value is None else tf.constant(value)
         )

@@ -120,8 +120,8 @@ def _place_split(facts: Given) -> list[State] | None:
         return None
     outer = layout.outer
     if axes[0] == layout.axis:
-        # A Split along the axis of examples is allowed between repetitions of the batch. A SplitV
-        # could split the batch itself.
+        # If the axis of examples repeats the whole batch several times, a Split may cut it between
+        # two repetitions. A SplitV could split the batch itself.
         share = outer.divide_by(sizes.Size(len(facts.op.outputs)))
         if place or share is None:
             return None

@@ -248,7 +248,7 @@ def _is_convolution(use: Use) -> bool:
 
 
 def _is_elementwise(use: Use) -> bool:
-    """Return True if the parameter is broadcast in the same way to every example."""
+    """Return True if the op broadcasts its trained parameter in the same way to every example."""
     op = use.op
     if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
         return False

@@ -34,8 +34,9 @@ _MOST_ELEMENTS = 16
 class Moments:
     """Computes mean, standard deviation, least and greatest finite value of each element.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This formula
-    stays precise even if the mean of an element is much larger than its standard deviation.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). The update's
+    rounding errors stay small even if the mean of an element is much larger than its standard
+    deviation.
 
     Attributes:
       source: a description of the measured values; statistics of another source are not reused.
@@ -110,8 +111,8 @@ def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tens
       gathered: the accumulators to update, which may be of different classes.
 
     Returns:
-      Functions of the eager fields of a batch, {field: [B, ...]}. For each batch, call each of
-      these functions once.
+      Functions of the eager fields of a batch, {field: [B, ...]}. For each batch, call each
+      returned function once.
     """
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
@@ -304,9 +305,9 @@ class Vocabulary:
       reads: {description: function from features to texts, [N]}; the texts of all functions are
         counted.
       min_count: the least number of times that a value of the vocabulary occurs.
-      max_size: the largest number of values; the most frequent values are kept. None keeps all
-        values.
-      source: the descriptions of all `reads`.
+      max_size: the largest number of values; the most frequent values are kept. With `max_size =
+        None`, all values are kept.
+      source: the descriptions in `reads`, joined to one text.
     """
 
     source: str = dataclasses.field(init=False)

@@ -106,8 +106,8 @@ class Cutout(types.Augmentation):
         """Blank a square of each image [B, H, W, C] by random numbers [B, 2]."""
         _check_size("Cutout.size", self.size, pixels)
         _, height, width, _ = pixels.shape
-        # The square begins `size // 2` pixels before the random pixel. If the size is even, one
-        # pixel fewer lies behind the random pixel than before it.
+        # The square begins `size // 2` pixels above and to the left of a random pixel. If `size` is
+        # even, the square has one pixel fewer below and to the right of the random pixel.
         top = _draw_whole(draws[:, :1], height) - self.size // 2
         left = _draw_whole(draws[:, 1:], width) - self.size // 2
         rows = _is_within(tf.range(height) - top, self.size)  # [B, H]

@@ -32,9 +32,9 @@ class Categorical(tables.Embedded, tables.Coded):
 
     Attributes:
       names: the fields; each field has a separate vocabulary and embedding.
-      vocabulary: a list of categories, or the path of a file with one category per line. None
-        learns the categories from the training split. A continued run fails if the file in
-        `vocabulary` has changed since the run started.
+      vocabulary: a list of categories, or the path of a file with one category per line. With
+        `vocabulary = None`, the column learns the categories from the training split. A continued
+        run fails if the file in `vocabulary` has changed since the run started.
       min_count: the least number of times that a category of the vocabulary occurs in the training
         split. `min_count` is 2 by default, because a category that occurs once says little, and its
         row can train the vector of unknown categories.
@@ -237,7 +237,8 @@ class Categorical(tables.Embedded, tables.Coded):
         if self.vocabulary is None:
             entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
-        path = cast(str, self.vocabulary)  # `__post_init__` refuses all other types.
+        # `__post_init__` refuses a vocabulary that is not None, a list or a path.
+        path = cast(str, self.vocabulary)
         return path, len(vocabulary.read_file("Categorical.vocabulary", path))
 
 

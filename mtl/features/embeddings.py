@@ -59,7 +59,7 @@ class QuotientRemainder(types.Embedding):
           UserError: there are fewer ids than remainders, or "concat" gets an odd dimension.
         """
         scope = tf1.get_variable_scope().name
-        # By default, the square root of the number of ids, rounded up.
+        # By default, the number of remainders is the square root of the number of ids, rounded up.
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
         # The default of `num_remainders` is not checked, because for 1 or 2 ids the default equals

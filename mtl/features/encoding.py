@@ -41,7 +41,8 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
     table_names = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
-    # Tables count as names, too, because a table and a column could share a variable scope.
+    # The names of tables must differ from the names of columns, too, because a table and a column
+    # could share a variable scope.
     counts = collections.Counter([*names, *table_names])
     repeats = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the columns another prefix."

@@ -260,9 +260,9 @@ class _Table:
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
             sketch = self._create_variable("sketch", [size], tf.int32)
-            # A key has two counters; the smaller counter is closer to the true count. Both counters
-            # are raised only to the new estimate, which has the smallest error (Estan and Varghese,
-            # 2002).
+            # A key has two counters; the smaller counter is closer to the true count, and estimates
+            # it. Both counters of a key are raised only to its new estimate, which has the smallest
+            # error (Estan and Varghese, 2002).
             places = key_table.list_buckets(keys.keys, size)
             estimates = tf.minimum(*(tf.gather(sketch, buckets) for buckets in places))
             new_counts = estimates + tf.cast(counts, tf.int32)
@@ -283,8 +283,8 @@ class _Table:
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        # All rows of both buckets are candidates. A free row is best, then the row with the lowest
-        # score.
+        # A key may go to any row of its two buckets. A free row is best, then the row with the
+        # lowest score.
         scores = self._score_rows(rows, keys.counts, last_seen, comings)
         # Rows of the batch are not evicted, because the update has just changed their weights.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)

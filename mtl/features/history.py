@@ -288,7 +288,8 @@ class History(types.Column):
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
         # Repeat `now` for each event of a row, from [B] to [N].
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Also the bucket of infinite gaps.
+        # The last bucket holds the largest gaps, and infinite gaps.
+        last = tf.constant(_GAPS - 1, gaps.dtype)
         # Add slightly more than 1, so that a power of two does not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))

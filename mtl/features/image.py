@@ -64,7 +64,7 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
-        """True, because a field of strings holds encoded image files."""
+        """True: a string field of this column holds the bytes of image files."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:

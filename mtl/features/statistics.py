@@ -109,7 +109,8 @@ def load_statistics(directory: str) -> Statistics:
 
 def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
-    if checksums.KEY not in entry:  # Old statistics only have the number of lines.
+    # Statistics of earlier versions record the number of lines in place of a checksum.
+    if checksums.KEY not in entry:
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
             num_lines = len(row_names.split_lines(file.read()))
         if num_lines != entry.get("size"):

@@ -145,7 +145,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into vectors, [B, D]; `counts` has a count for each block."""
+        """Turn ids in [0, size) into vectors, [B, D]; see `types.Table` for `counts`."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

@@ -151,9 +151,9 @@ class TimeParts(column.Lookup, column.PerField):
 class DaysSince(types.Column):
     """Encodes the days between two times, with fractions, normalised: [B] -> [B, 1].
 
-    On the training split, the normalised days have mean 0 and standard deviation 1. Rows in which a
-    time is missing get 0. **Both times of a row must be known before the model predicts**: the days
-    until a later event would reveal the event.
+    On the training split, the normalised days have mean 0 and standard deviation 1. In rows in
+    which a time is missing, the column is 0. **Both times of a row must be known before the model
+    predicts**: the days until a later event would reveal the event.
 
     Attributes:
       names: the fields of the later times, texts or integers.

@@ -33,7 +33,7 @@ def read_file(where: str, path: str) -> list[bytes]:
         lines = row_names.split_lines(file.read())
     # Lookup tables would read a byte order mark as part of the first token.
     has_mark = bool(lines) and lines[0].startswith(codecs.BOM_UTF8)
-    rule, fix = "be a file without a byte order mark", "Save it as UTF-8 without one."
+    rule, fix = "be a file without a byte order mark", "Save it as UTF-8 without BOM."
     checks.require(not has_mark, where, rule, path, fix)
     is_valid = lines and all(lines) and len(set(lines)) == len(lines)
     rule = "be a file with one category a line, none empty and none twice"

@@ -68,7 +68,7 @@ class WordVectors(types.Accumulator):
         vectors = read_vectors(self.where, self.path, self.dimension, tokens)
         num_found = int(np.isfinite(vectors[:, 0]).sum())
         rule = f"hold a vector of a token of {self.column}"
-        fix = "Its words may be written in another way, such as with capital letters."
+        fix = "The file may write words in another way, such as with capital letters."
         checks.require(num_found > 0, self.where, rule, self.path, fix)
         share = f"{num_found} of {len(tokens)} tokens, {num_found / len(tokens):.0%},"
         _log.info("features/%s: %s start from %s", self.column, share, self.path)
@@ -174,7 +174,7 @@ def _split_line(
     word, _, values = line.partition(b" ")
     fits = spaces >= dimension
     if spaces > dimension:  # A word may contain spaces, but an additional number is an error.
-        # The last `dimension` parts are numbers, and the rest is the word.
+        # The last `dimension` parts of the line are numbers, and the first parts are the word.
         *words, values = line.split(b" ", spaces - dimension + 1)
         word = b" ".join(words)
         fits = not (b"." in words[-1] and _is_number(words[-1]))

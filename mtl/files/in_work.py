@@ -43,9 +43,9 @@ def create(make_path: Callable[[], str]) -> tuple[str, int]:
     while True:
         path = make_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(OSError):  # Ignores file systems without locks.
+        with contextlib.suppress(OSError):  # A file system may have no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # No process removed the file before the lock.
+        if is_at(descriptor, path):  # Another process may remove the file before `flock` locks it.
             return path, descriptor
         os.close(descriptor)
 
@@ -77,7 +77,7 @@ def hold(path: str) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if is_at(descriptor, path):
             return descriptor
-    except OSError:  # Ignores file systems without locks.
+    except OSError:  # A file system may have no locks.
         pass
     os.close(descriptor)
     if not os.path.exists(path):
@@ -116,7 +116,7 @@ def take_turns(folder: str) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # Ignores file systems without locks.
+        with contextlib.suppress(OSError):  # A file system may have no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -162,7 +162,7 @@ def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
         if is_at(descriptor, path):
             act()
         return True
-    except OSError:  # For example, this process may not write to the folder.
+    except OSError:  # For example, this process lacks the right to write to the folder.
         return None
     finally:
         os.close(descriptor)

@@ -262,7 +262,7 @@ def _copy_file(path: str, version: Version) -> str:
             while chunk := stores.ask(path, lambda: stream.read(_CHUNK)):
                 file.write(chunk)
         size = os.path.getsize(to)
-        rule, fix = f"have {version.size} bytes", "It changed while it was read: start again."
+        rule, fix = f"have {version.size} bytes", "The file changed while it was read: start again."
         checks.require(size == version.size, path, rule, size, fix)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):

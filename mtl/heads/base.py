@@ -478,7 +478,8 @@ class Base(Labelled):
         where = f"the losses of head {self.name!r}, {type(self).__name__},"
         is_tensor = isinstance(losses, tf.Tensor) and losses.dtype == weights.dtype
         checks.require(is_tensor, where, f"be a {weights.dtype.name} tensor", losses)
-        if not losses.shape.is_compatible_with(weights.shape):  # An unknown shape is compatible.
+        # A shape that is unknown while the graph is built is compatible with every shape.
+        if not losses.shape.is_compatible_with(weights.shape):
             rule = f"have the shape {tuple(weights.shape)} of its weights"
             checks.fail(where, rule, tuple(losses.shape))
         return losses

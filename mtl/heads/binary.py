@@ -124,7 +124,8 @@ class Binary(base.Base):
     @property
     def joint_kind(self) -> str | None:
         """All settings except name and label as a text; None if the head must be computed alone."""
-        # A subclass may compute anything. `within` and `group` select rows of a single task.
+        # A subclass is computed alone, because it may compute another loss. `within` and `group`
+        # select rows of a single task.
         is_plain = type(self) is Binary and self.within is None and self.group is None
         if not is_plain or self.knots or self.calibration_slices:
             return None

@@ -30,9 +30,9 @@ class CategoricalMixture(density.Density):
     `probabilities` [R, K, sum of sizes].
 
     Attributes:
-      sizes: the number of categories of each column, at least 2. The sizes are in the order of the
-        columns, which are sorted by name. A column with a vocabulary has one more category, for
-        unknown values.
+      sizes: the number of categories of each column, at least 2. The numbers of categories are in
+        the order of the columns, which are sorted by name. A column with a vocabulary has one more
+        category, for unknown values.
       min_probability: the smallest probability f of a category, above 0 and below 1 / size for
         every size.
     """

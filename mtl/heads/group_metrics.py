@@ -186,7 +186,7 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     probability of C(n - x - 1, r - 1) / C(n, r).
     """
     hits = tf.gather(blocks.sum(relevant), blocks.ids)
-    # Select the first block of the group with a relevant row.
+    # In each group, select the first block (rows with equal scores) that has a relevant row.
     sums = tf.cumsum(blocks.sum(relevant))
     before = tf.cumsum(rows.sum(relevant), exclusive=True)
     until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)

@@ -24,13 +24,13 @@ class Ranking(base.Labelled):
 
     `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. The weight w_g is the mean `weight`
     of the group's rows, or 1 without `weight`; it is 0 if all labels of the group are equal. If all
-    weights are 0, the loss is 0. `mtl.heads.rank_losses` has the formulas.
+    weights are 0, the loss is 0. `mtl.heads.rank_losses` has the formulas of the losses.
 
     Training compares only rows that are in the same batch, slice (`Run.micro_batches`) and replica.
     So `Pipeline.sampler` has to be `whole_groups.WholeGroups`, which never splits a group. Metrics,
     including `average_loss`, always compare whole groups, even if an evaluation reads a group in
-    several batches. `mtl.heads.group_metrics` has the formulas. The metrics take 20 bytes of memory
-    for each row of the split.
+    several batches. `mtl.heads.group_metrics` has the formulas of the metrics. The metrics take 20
+    bytes of memory for each row of the split.
 
     Labels are grades of at least 0; a row with a grade above 0 is relevant. Predicts `score`, [B].
 
@@ -124,7 +124,7 @@ class Ranking(base.Labelled):
         """Build the metrics of whole groups over all batches, from logits [B, 1] and labels.
 
         `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single NaN
-        score turns every other metric into NaN.
+        score turns all metrics except `nan_predictions` into NaN.
         """
         scores = tf.squeeze(logits, -1)
         rows = self._read_rows(scores, labels)

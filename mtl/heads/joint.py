@@ -28,8 +28,8 @@ class Joint(binary.Binary):
     tasks happened; otherwise, its probability p_t is a probability over all rows, and the product
     of the p_t is wrong. The head has neither variables nor a tower: it computes its logit from the
     logits of the tasks `of` (`objectives.join_log_odds`). So loss and gradient stay exact even if
-    probabilities would round to 0 or 1. In all other respects, the head works like a `Binary` that
-    uses all rows.
+    probabilities would round to 0 or 1. Apart from the computed logit, the head works like a
+    `Binary` that uses all rows.
 
     A chain of a click task, and a conversion task with `has_loss = False`, is ESMM: Ma et al.,
     "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. A chain with a branch is ESM2:
@@ -102,8 +102,8 @@ class Joint(binary.Binary):
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the targets, 0 outside of the sample space, and a mask of known targets."""
-        # A row outside of the sample space is negative. The loss uses a row that is not outside of
-        # the sample space if its label is present.
+        # A row outside of the sample space counts as a negative, with the label 0. The loss uses a
+        # row that is not outside of the sample space if its label is present.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
@@ -118,7 +118,7 @@ _BRANCH = ("if", "then", "else")
 def _list_tasks(where: str, chain: Any) -> list[str]:
     """List the tasks of a chain, and check the chain.
 
-    Both sides of a branch may hold the same tasks.
+    "then" and "else" of a branch may hold the same tasks.
     """
     tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:

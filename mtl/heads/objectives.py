@@ -76,9 +76,9 @@ def binary_cross_entropy(
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the log-odds that two events both happen.
 
-    The log-odds are `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`.
-    Unlike probabilities, log-odds do not round to 0 or 1: their value and gradient are finite if
-    the sum a + b of the events' log-odds is finite.
+    For events with the log-odds a and b, the result is `-log(e^-a + (1 + e^-a) e^-b)`, because 1 /
+    odds is `(1 + e^-a) (1 + e^-b) - 1`. Unlike probabilities, log-odds do not round to 0 or 1:
+    their value and gradient are finite if the sum a + b of the events' log-odds is finite.
 
     Args:
       first: the log-odds a of the first event.
@@ -115,7 +115,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
 def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
-    # Start from the greater number: the softplus term is then at most log 2.
+    # Add the softplus term to the greater of x and y, so that the softplus term is at most log 2.
     from_first, from_second = (
         first + tf.nn.softplus(second - first),
         second + tf.nn.softplus(first - second),
@@ -255,7 +255,7 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
     """Compute exp(x); above 30, the tangent of exp at 30 replaces exp.
 
-    The tangent keeps the rate and its derivative finite even for a large x.
+    The tangent of exp at 30 keeps the rate and its derivative finite even for a large log rate x.
 
     Args:
       log_rates: x, of any shape.

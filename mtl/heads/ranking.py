@@ -4,9 +4,9 @@ sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
 AUC and PR-AUC are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes.
-With more scores or more classes, similar scores are merged. The metrics `auc_error_bound` and
-`pr_auc_error_bound` are upper bounds of the errors of the two areas, and are 0 if the areas are
-exact.
+With more than `MAX_CELLS` scores or `MAX_EXACT_CLASSES` classes, similar scores are merged. The
+metrics `auc_error_bound` and `pr_auc_error_bound` are upper bounds of the errors of the two areas,
+and are 0 if the areas are exact.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mtl.deferred import tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
-"""The largest number of different scores with exact areas; a score takes up to 48 bytes."""
+"""AUC and PR-AUC are exact up to this number of different scores, each of up to 48 bytes."""
 
 MAX_EXACT_CLASSES = 128
-"""The largest number of classes with exact areas, which need a sort of all scores."""
+"""AUC and PR-AUC, which need a sort of all scores, are exact up to this number of classes."""
 
 BOUND = "_error_bound"
 """The end of the names of metrics that bound the error of another metric."""
@@ -183,7 +183,7 @@ def _compact_keys(
     exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
-    # The number of remaining keys, for each number of dropped bits.
+    # For each number of low bits that are dropped from all keys, the number of different keys.
     remaining_keys = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)
     too_many = tf.reduce_sum(tf.cast(remaining_keys[:_SCORE_BITS] > max_keys, tf.int64))
     dropped_bits = tf.maximum(dropped_bits, too_many)
@@ -265,9 +265,10 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
       cells: the weights of positive and negative rows with each score, for C classes.
 
     Returns:
-      The areas [C], NaN for a class without positives or negatives, and the bounds of their errors
-      [C]: half of the share of pairs within a cell if scores were merged, else 0. A pair with equal
-      scores counts as half a pair in the right order.
+      The areas [C], NaN for a class without positives or negatives, and upper bounds of their
+      errors [C]. If scores were merged, a bound is half of the share of pairs that are in the same
+      cell (range of scores); else the bound is 0. A pair with equal scores counts as half a pair in
+      the right order.
     """
     positives, negatives = cells.positives, cells.negatives
     all_negatives = _by_class(cells, negatives)
@@ -275,7 +276,8 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     below = tf.cumsum(negatives, exclusive=True) - earlier
     pairs = _by_class(cells, positives) * all_negatives
     ordered_pairs = _by_class(cells, positives * (below + negatives / 2))
-    # Each pair within a cell counts as half, so the error is at most half of these pairs.
+    # Each pair within a cell (a range of scores) counts as half, so the error is at most half of
+    # the pairs within cells.
     tied_pairs = _by_class(cells, positives * negatives)
     return metrics.ratio(ordered_pairs, pairs), _bound_error(
         cells, metrics.ratio(tied_pairs / 2, pairs)
@@ -328,7 +330,7 @@ def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
-    """Sum for each cell the weights of the cells of its class at or above its score, [N]."""
+    """For each cell (range of scores), sum its class's weights at or above its score, [N]."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 

@@ -223,8 +223,9 @@ class Retrieval(base.Labelled):
           labels: {field: [B, ...]}.
 
         Returns:
-          The labels, with `<task>/log_frequency` [B] if `frequency` is set. The added field is
-          meaningless in rows that have neither a label above 0 nor a drawn item.
+          The labels, with `<task>/log_frequency` [B] if `frequency` is set. The field
+          `<task>/log_frequency` is meaningless in rows that have neither a label above 0 nor a
+          drawn item.
         """
         if self.frequency is None:
             return labels

@@ -209,8 +209,9 @@ def sum_average_losses(
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     pairs = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in pairs])
-    # For a ranking head, groups may be complete only over all batches. The label weight of this
-    # head may then be 0 in every batch, so `nan_predictions` must also show that no row has a NaN.
+    # For a ranking head, groups may be complete only over all batches. If each batch has only parts
+    # of groups, the label weight of a ranking head may be 0 in every batch, so the metric
+    # `nan_predictions` must also show that no row has a NaN.
     nan_counts = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
     has_nan = tf.stack([tf.constant(0.0) if pair is None else pair[0] for pair in nan_counts]) > 0
     is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan

@@ -96,8 +96,8 @@ class HashedAttention(types.HistoryEncoder):
 
     Attributes:
       num_hashes: the number of hashes, a multiple of `width`.
-      width: the number of hashes in a group. The larger a group is, the fewer events have the same
-        hashes as the target.
+      width: the number of hashes in a group. With more hashes in a group, fewer events have the
+        same hashes as the target.
       seed: the seed of the random projections.
     """
 

@@ -42,11 +42,12 @@ class InterestEvolution(types.HistoryEncoder):
     (AUGRU) multiplies its update gate by a[t]. The output for a row without events is 0.
 
     The auxiliary loss `<history>_next_event` trains the states of the first GRU to distinguish the
-    next event from a random event e'. The loss is the mean of
-    `softplus(-(s[t] V + b) e[t + 1]) + softplus((s[t] V + b) e')` over the events of a row except
-    the first. The random event e' is drawn from all events of a slice of the batch
-    (`Run.micro_batches`). In the paper, the random event is an item that was not clicked, and the
-    code of the authors has a network instead of the matrix V and the bias b.
+    next event from a random event e'. For the states s[t], the next event e[t + 1], a trained
+    matrix V and a bias b, the loss is the mean of `softplus(-(s[t] V + b) e[t + 1]) +
+    softplus((s[t] V + b) e')` over the events of a row except the first. The random event e' is
+    drawn from all events of a slice of the batch (`Run.micro_batches`). In the paper, the random
+    event is an item that was not clicked, and the code of the authors has a network instead of the
+    matrix V and the bias b.
 
     Attributes:
       units: the length of the states of both GRUs. The variables of the first GRU are in

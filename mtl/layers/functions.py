@@ -365,7 +365,8 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     if replicas.are_separate():
         return mean, variance
     common_mean = replicas.average_over_replicas(mean)
-    # The local variance is relative to the local mean: add the squared distance of the means.
+    # The variance of a replica is relative to the replica's mean. To get the variance relative to
+    # the common mean, add the squared distance of the two means.
     variance += (mean - common_mean) ** 2
     return common_mean, replicas.average_over_replicas(variance)
 
@@ -418,7 +419,8 @@ def gumbel_softmax(
     if training:
         count = math.prod(logits.shape[1:])
         uniform = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
-        # Draws in [0, 1) are multiples of 2^-23. Add half a step, as log(0) is infinite.
+        # Draws in [0, 1) are multiples of 2^-23. Add half of 2^-23 to each draw, because log(0) is
+        # infinite.
         gumbel = -tf.math.log(-tf.math.log(uniform + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))
     soft = tf.nn.softmax(scores / temperature)

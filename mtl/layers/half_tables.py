@@ -96,8 +96,9 @@ def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     Returns:
       bfloat16 of the same shape.
     """
-    # A bfloat16 is the upper half of a float32. Let h be the lower half, 0 <= h < 2^16. The sum of
-    # h and a random number below 2^16 carries into the upper half with a probability of h / 2^16.
+    # A bfloat16 is the upper 16 bits of a float32. Let h be the lower 16 bits of the float32, 0 <=
+    # h < 2^16. The sum of these lower bits h and a random number below 2^16 carries into the upper
+    # 16 bits with a probability of h / 2^16.
     random_bits = tf.random.stateless_uniform(
         tf.shape(values), seed, minval=0, maxval=_LAST_16_BITS + 1, dtype=tf.int32
     )

@@ -136,8 +136,8 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     if step is None:
         hidden = tf.cast(hidden, tf.float32)
         return hidden, hidden
-    # Leave the network and enter it again, so that a surgery of gradients reads unscaled float32
-    # gradients of `float_hidden`.
+    # Cast the values to float32, which unscales gradients, and back, which scales gradients. A
+    # surgery then reads unscaled float32 gradients of `float_hidden`.
     float_hidden = step.leave(hidden)
     return step.enter(float_hidden), float_hidden
 

@@ -44,9 +44,9 @@ def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
 
     The result is `exp(x - stop(x))` for the log probabilities x; `stop` stops the gradient.
     Multiply a cost by the magic box of all draws on which the cost depends. To use a baseline b for
-    a draw, add `(1 - box) b` to the loss; this term has the value 0, and changes only the gradient.
-    J. Foerster et al., "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018,
-    arXiv:1802.05098.
+    a draw with the magic box `box`, add `(1 - box) b` to the loss; this term has the value 0, and
+    changes only the gradient. J. Foerster et al., "DiCE: The Infinitely Differentiable Monte Carlo
+    Estimator", 2018, arXiv:1802.05098.
 
     Args:
       log_probabilities: x, the log probabilities of the draws, [...]; for a row with several draws,

@@ -28,7 +28,7 @@ _OF_ALL_TASKS = (*_LOSSES, "global_step")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The parts of a model.
+    """The columns, network, heads, balancing, update and further settings of a model.
 
     Attributes:
       columns: the columns, which turn features into the network's inputs; variable scope
@@ -304,7 +304,8 @@ class Settings:
     def stacks_tasks(self) -> bool:
         """True if equal tasks may share stacked variables; see `mtl.variables.stacks`.
 
-        All parts must treat every entry of a variable separately.
+        Variables can be stacked only if all parts of the model treat every entry of a variable
+        independently of other entries.
         """
         parts = [self.network, self.weighting, self.surgery, self.update, self.held]
         parts += [*self.pruning, *self.built_losses]

@@ -83,7 +83,7 @@ class StepHook:
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Act after a session call.
+        """Read the fetched tensors after a session call; each subclass says for what.
 
         `on_step` also gets the values of the tensors from `choose_more`, as additional arguments.
 

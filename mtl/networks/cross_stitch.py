@@ -195,9 +195,9 @@ def _build_stage(
 
 
 def _initial_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
-    """Return the initial weights of all parts of T = `count` tasks, [T g, T g]; rows sum to 1."""
+    """Return initial weights of the g = `parts` subspaces of T tasks, [T g, T g]; rows sum to 1."""
     size = count * parts
-    # A single part gets all the weight, as there is no other part.
+    # The only subspace of the only task gets the weight 1.
     if size == 1:
         return np.ones([1, 1])
     other_weight = (1 - own_weight) / (size - 1)

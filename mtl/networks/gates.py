@@ -183,7 +183,7 @@ class DSelectK:
 
 # The lower bound of logarithms' arguments and of divisors, which keeps the results finite.
 _LEAST = 1e-6
-# The number of a batch's first rows that the monitors of the experts' outputs use.
+# Monitors of the experts' outputs use only this number of rows, the first rows of a batch.
 _SHOWN_ROWS = 128
 
 

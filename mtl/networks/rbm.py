@@ -107,7 +107,7 @@ class RBM:
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
-        # With the output "hidden", the dense layer has already created these variables.
+        # With the output "hidden", `layers.dense` has already created the kernel and the bias.
         with tf1.variable_scope(_LAYER, reuse=tf1.AUTO_REUSE):
             kernel = tf1.get_variable("kernel", [width, self.units], tf.float32)
             hidden = tf1.get_variable("bias", [self.units], tf.float32, zeros)

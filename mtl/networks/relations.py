@@ -152,7 +152,7 @@ class ResFlow(types.Network):
 
     Attributes:
       network: the network that computes the inputs of the towers, preferably a network without
-        towers. Its variables have the same names as without ResFlow.
+        towers. The variables of `network` have the same names as without ResFlow.
       after: {task: an earlier task or a list of earlier tasks}, without a cycle.
       layers: the number of units of each layer in all towers; at least one layer. Variables in
         `flow_<task>/hidden_<l>`.

@@ -34,7 +34,7 @@ class SharedBottom:
 
     @property
     def is_entrywise(self) -> bool:
-        """True for this class, but not for subclasses; see `types.EntrywisePart`."""
+        """True for a `SharedBottom`, False for a subclass; see `types.EntrywisePart`."""
         return type(self) is SharedBottom
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:

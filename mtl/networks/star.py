@@ -98,7 +98,8 @@ def _apply_layer(
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
-            # Initial ones make the product equal to the shared kernel in every domain.
+            # Kernels of domains start as ones, so that their product with the shared kernel equals
+            # the shared kernel.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
     # `tf.gather` by the domains in the batch makes the gradient sparse.

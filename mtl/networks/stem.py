@@ -34,8 +34,8 @@ class STEM(types.Network):
     task-specific backward".
 
     In the paper, the gate of a task reads the sum of the task's embeddings and the shared
-    embeddings. Here the gate reads the concatenation of both embeddings, because their widths may
-    differ.
+    embeddings. In `STEM`, the gate reads the concatenation of the task's and the shared embeddings,
+    because their widths may differ.
 
     Attributes:
       expert: the trunk of each expert; variables in `task_<task>/expert_<i>` and

@@ -246,9 +246,9 @@ def moves_entries_alike(optimizer: types.Optimizer) -> bool:
     """Check whether an optimizer treats the entries of all dense gradients in the same way.
 
     Returns:
-      True for the optimizers of this module, with two exceptions: `RowWiseAdagrad`, and an `AdamW`
-      whose `not_decayed` is not the default. False for classes of other modules, whose updates are
-      unknown.
+      True if all entries are treated in the same way, as by the optimizers of this module, except
+      `RowWiseAdagrad` and an `AdamW` whose `not_decayed` is not the default. False for optimizers
+      of other modules, because their updates are unknown.
     """
     if type(optimizer) is AdamW:
         # With patterns other than the default in `not_decayed`, variables of different tasks may

@@ -247,8 +247,9 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
       last: the last global step that is looked at, at least 0.
 
     Returns:
-      The first such step; None if the rate at step `last` is above 0, if the learning rate is a
-      number, or if the schedule comes from another module.
+      The first step of the steps up to `last` whose rates are all 0; None if the rate at step
+      `last` is above 0, if the learning rate is a number, or if the schedule comes from another
+      module.
     """
     if not isinstance(learning_rate, _Schedule):
         return None

@@ -185,8 +185,9 @@ class Evaluator:
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
-            # Both evaluations have just read the split. If their rows differ, the rows of the split
-            # differ in each evaluation.
+            # The evaluations of the best and of the last checkpoint have just read the split. If
+            # these two evaluations read different rows, the rows of the split differ in each
+            # evaluation.
             if rows != new_description["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "

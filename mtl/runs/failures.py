@@ -91,6 +91,6 @@ def read_step(model_dir: str) -> int | None:
     except (ValueError, KeyError, TypeError):
         step = None
     if not isinstance(step, int):
-        fix = "Delete the file, and set --step."
+        fix = "Delete this file, and set --step."
         raise checks.UserError(f"{path} must hold the step at which the run failed. {fix}")
     return step if step >= run_directory.step_of(model_dir) else None

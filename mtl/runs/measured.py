@@ -45,7 +45,7 @@ def digest_settings(model: Any) -> str:
     digest.
 
     Args:
-      model: the model, or another part; the parts inside it count, too.
+      model: the model, or any part with settings; the digest includes the settings of inner parts.
 
     Returns:
       Eight hexadecimal digits.
@@ -63,7 +63,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
-        """Return hooks that hash these tensors of an evaluation; called while its graph is built.
+        """Return hooks that hash features and labels; called while an evaluation's graph is built.
 
         Args:
           features: {field: [B, ...]}, the features of a batch, ragged or not.

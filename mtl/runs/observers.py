@@ -150,7 +150,8 @@ class Observers(types.RunObserver):
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
         results = (observer.watch_evaluation(checkpoint) for observer in self._all)
         builders = [build for build in results if build is not None]
-        # If no observer watches, None lets the evaluator use the same graph for all checkpoints.
+        # If no observer has hooks for evaluations, return None, so that the evaluator uses the same
+        # graph for all checkpoints.
         if not builders:
             return None
         return lambda *tensors: [hook for build in builders for hook in build(*tensors)]

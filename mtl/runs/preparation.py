@@ -393,7 +393,7 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
     if size % parts and size > parts and uneven == "round":
         _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
         return dataclasses.replace(data, batch_size=size // parts * parts)
-    fix = "" if uneven == "round" else 'Distribution.uneven = "round" takes fewer rows.'
+    fix = "" if uneven == "round" else 'Distribution.uneven = "round" makes batches smaller.'
     subject = "Run.micro_batches times the number of replicas"
     checks.require(not size % parts, subject, f"divide Pipeline.batch_size, {size}", parts, fix)
     return data

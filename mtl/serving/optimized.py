@@ -20,7 +20,7 @@ from mtl.tf_internals import saved_model
 # an int8 weight by up to 4e-3 of the largest weight in the channel. The errors of many weights add
 # up in an output, so outputs get larger tolerances.
 _TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "int8": 0.1}
-# A protocol buffer holds less than 2 GiB. One MiB is reserved for the nodes.
+# A protocol buffer holds less than 2 GiB, of which 1 MiB is reserved for the nodes of the graph.
 _MAX_BYTES = 2**31 - 2**20
 # The collections of initialisers; the second is `tf.compat.v1.saved_model.LEGACY_INIT_OP_KEY`.
 _INITIALISERS = ("saved_model_main_op", "legacy_init_op")

@@ -48,9 +48,9 @@ class Serving:
         stable in models.config.
       check_rows: the number of rows of the evaluation split that check an export. An export is
         published only if it predicts the same as the Estimator. 0 skips the check.
-      optimized: rewrites exports for speed and size, see `Optimized`. With None, exports are not
-        rewritten, but units that add nothing are removed after pruning; `AsTrained` keeps all
-        units.
+      optimized: rewrites exports for speed and size, see `Optimized`. With `optimized = None`,
+        exports are not rewritten, but units that add nothing are removed after pruning; `AsTrained`
+        keeps all units.
       warm_up_rows: the number of rows in a large warm-up request; a small request has one row.
       portable: True adds two SavedModels for other runtimes to each export, in the folder
         `portable`. One SavedModel takes raw features as plain tensors; the other takes ids of the

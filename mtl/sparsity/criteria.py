@@ -133,8 +133,9 @@ class Snip(Criterion):
     """`|w dL/dw|` on one batch: the change of the loss without the weight, to first order.
 
     N. Lee et al., "SNIP: Single-shot Network Pruning based on Connection Sensitivity", 2019,
-    arXiv:1810.02340. For the paper's method, set the schedule to `OneShot` at step 0, and the
-    density to `Global`. The paper divides scores by their sum, which does not change their order.
+    arXiv:1810.02340. For the method of the SNIP paper, set the schedule to `OneShot` at step 0, and
+    the density to `Global`. The paper divides scores by their sum, which does not change their
+    order.
     """
 
     reads_gradients = True

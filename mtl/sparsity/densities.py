@@ -89,8 +89,8 @@ class ErdosRenyiKernel:
             too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
                 return shares
-            # Each round leaves only the densest layer unpruned, because then the factor of all
-            # other layers changes.
+            # Each round exempts only the densest layer from pruning, because each exempted layer
+            # changes the factor of all other layers.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
     def select(

@@ -254,13 +254,13 @@ class Units(_Groups):
     Pruning", 2019, arXiv:1810.05270).
 
     If a residual connection adds the outputs of several layers, the same units of all these layers
-    must be pruned. If the layers lost different units, an export could not leave out units of the
-    sum.
+    must be pruned. If the layers of a sum lost different units, an export could not leave out units
+    of the sum.
 
     Attributes:
-      together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. The
-        same units of all kernels that match a pattern are pruned: the units with the least mean
-        score over these kernels.
+      together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. Each
+        pattern selects kernels whose units are pruned together: the units with the least mean score
+        over these kernels.
     """
 
     together: Annotated[Sequence[str], patterns.check_patterns] = ()

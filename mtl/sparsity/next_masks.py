@@ -108,8 +108,8 @@ class Change(NamedTuple):
         # `mask_value` is read before UPDATE_OPS run, so all ops of the step use the same masks.
         masks = [cut.mask_value for cut in self.cuts.values()]
         # If the saved share is too small, an earlier pruning was missed, and this step makes up for
-        # it. Processes that share a global step do not see every step, and a resumed run may have a
-        # higher sparsity.
+        # it. A pruning is missed if processes share a global step, so that a process does not see
+        # every step, or if a resumed run has a higher sparsity.
         share_variable = step_state.create_variable(name, np.zeros([], np.float64))
         old_share = share_variable.read_value()
         progress = self.part.schedule.progress(self.step)

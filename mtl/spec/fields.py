@@ -504,7 +504,7 @@ class Spec:
             if features[name].dtype != tf.string:  # Ids never stand for empty texts.
                 continue
             is_text = tf.not_equal(features[name].values, "")
-            # The number of remaining texts before each position.
+            # For each position, the number of texts before it that are not empty.
             before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)
             splits = tf.gather(before, features[name].row_splits)
             texts = tf.boolean_mask(features[name].values, is_text)

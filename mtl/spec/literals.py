@@ -33,7 +33,7 @@ def _in_any_case(word: str) -> str:
 
 
 # Python's re and TensorFlow's RE2 agree on the patterns below. The number parsers of Python and
-# TensorFlow would accept more texts.
+# TensorFlow would accept more texts than these patterns.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"

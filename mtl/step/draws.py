@@ -168,8 +168,8 @@ def make_run_seed(name: str) -> tf.Tensor:
       The seed, int32 [2]: first a hash of the run's seed and the name; second -1.
     """
     run_seed = tf1.get_default_graph().seed or 0
-    # The seed of a step has the global step in place of -1, and the global step is at least 0. So
-    # no step repeats the draws of a seed with -1.
+    # The seed of a training step has the global step, at least 0, as the second number. So no step
+    # repeats the draws of a seed with -1.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
 
 

@@ -175,7 +175,8 @@ def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager
     """Let values that `add_prediction` adds within the context appear beside the predictions.
 
     Args:
-      is_asked: False drops the values, even if a context around this one shows them.
+      is_asked: False drops the values, even if an outer `show_predictions` context shows the
+        values.
     """
     return _REQUESTS.set(_REQUESTS.get()._replace(predictions=is_asked))
 

@@ -4,8 +4,9 @@ penalties.add_of_means(compute, means)      # in a network: the term compute(mea
 
 A term of REGULARIZATION_LOSSES must be a scalar that depends only on weights, or a mean over the
 rows of a forward pass. To add a term that is a function of means over the rows, such as a variance,
-call `add_of_means` with the means that the function reads. Every term is then computed from all
-rows of the batch, even if slices or replicas divide the batch.
+call `add_of_means` with the means that the function reads. With `add_of_means`, every term of
+REGULARIZATION_LOSSES is computed from all rows of the batch, even if slices or replicas divide the
+batch.
 """
 
 from __future__ import annotations

@@ -197,9 +197,8 @@ class _Steps:
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()
-        # The measured wait for a batch ends when the first label is there. The time at which
-        # features are there does not count, because some features are computed only if the step
-        # reads them.
+        # The measured wait for a batch ends when the first label is there. The wait for features is
+        # not measured, because some features are computed only if the step reads them.
         tensors = tf.nest.flatten((labels, features), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)

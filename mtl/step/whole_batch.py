@@ -208,7 +208,7 @@ class WholeBatch:
         return replicas.sum_over_replicas(self.of_slices)
 
     def without_replicas(self) -> WholeBatch:
-        """Return a copy that sums only over the parts of this replica."""
+        """Return a copy of this batch that sums only over the parts of this replica."""
         return dataclasses.replace(self, ignores_replicas=True)
 
     # The first slice of the batch is built outside the loop: it creates the variables, and shows
@@ -346,7 +346,7 @@ class _Builder:
         return scaled.add_parts()
 
     def _build(self, rows: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
-        """Build the forward pass of some rows, with `examples` if rows are independent."""
+        """Build a forward pass of some rows; if rows are independent, also of single `examples`."""
         if not self._are_rows_apart:
             return self._forward(*rows)
 

@@ -51,7 +51,8 @@ def find_keys(name: str, names: Iterable[str]) -> str | None:
 
 
 def find_table(name: str, names: Iterable[str]) -> str:
-    """Return the name of the table to which keys, or a variable beside them, belong.
+    """Return the name of the growing table to which a variable of the table's keys or state
+    belongs.
 
     Args:
       name: the name of a variable.
@@ -120,7 +121,7 @@ def place_rows(
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
-    # In both tables, rows for unknown keys come after all other rows.
+    # In the old and the new table, rows for unknown keys come after all other rows.
     unknown, old = shape[0] - len(origins), old_shape[0] - saved
     # If there are more rows for unknown keys than before, the saved rows are repeated.
     unknown_origins = saved + np.arange(unknown) % old if old else np.full([unknown], -1)

@@ -253,7 +253,7 @@ class Decision:
             is_part if are_sets else our_values == their_values
         )
         rule = f"have the same vocabulary, hash and embedding in {self.source.path}"
-        fix = "Each row stands for several values: exclude it with WarmStart.exclude."
+        fix = "Each row stands for several values: exclude the variable with WarmStart.exclude."
         checks.require(is_same, f"variable {name!r}", rule, "others", fix)
 
     def _row_names_there(self, name: str, old: str) -> types.RowNames | None:

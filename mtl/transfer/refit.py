@@ -99,7 +99,7 @@ class Refit(abc.ABC):
     """The name of the setting that lists the tasks."""
 
     computes: ClassVar[tuple[str, ...]] = ()
-    """The settings of a head that the method computes."""
+    """The names of the settings of a head whose values the method computes."""
 
     balances: ClassVar[bool] = False
     """True if the method corrects unequal class shares; training must not correct them, too."""
@@ -260,7 +260,7 @@ class Refit(abc.ABC):
         """
         balanced = {types.read_member(h, types.ClassHead, "balances") for h in network.heads}
         balanced.add(sampler and sampler.balances)
-        fix = "Train the source without this balance, or use another method."
+        fix = "Train the source without balanced classes, or use another method."
         for head in network.heads if self.balances else ():
             if head.name in self.list_tasks():
                 rule = f"not balance {head.field!r}, as {type(self).__name__} does"
@@ -419,7 +419,7 @@ class _Tau(_Computed):
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split for the choice of tau, which must not be the evaluation split."""
+        """Return the split on which `tau` is chosen, which must not be the evaluation split."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
         fix = "Results on the split that chose tau are too good."

@@ -30,8 +30,8 @@ with deferred.imports():
 
 _log = logging.getLogger(__name__)
 
-# By default, only variables in these scopes are loaded. Other variables, such as the state of
-# balancing, are not loaded.
+# By default, only variables in these scopes are loaded. Variables in other scopes, such as the
+# state of balancing, are not loaded.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 

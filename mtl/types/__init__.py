@@ -9,9 +9,9 @@ To write a part, derive a class from its protocol, or define the same members:
         def __call__(self, losses, step):
             return {task: 0.5 * loss for task, loss in losses.items()}
 
-A member with `abstractmethod` is required. All other members have defaults. A class that does not
-derive from the protocol may omit members with a default, because `read_member` returns the default
-of a missing member.
+A member of a protocol with `abstractmethod` is required. Members without `abstractmethod` have
+defaults. A class that does not derive from the protocol may omit members with a default, because
+`read_member` returns the default of a missing member.
 """
 
 from mtl.types.auxiliary import Activations, Attack, AuxiliaryLoss

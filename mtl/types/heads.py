@@ -90,7 +90,7 @@ class Head(Protocol):
 
         Returns:
           The predictions, {name: [B, ...]}, such as probabilities and class names. Exports serve
-          these outputs.
+          the predictions as outputs.
         """
 
     @abc.abstractmethod
@@ -323,7 +323,7 @@ class JointHead(Protocol):
     def joint_kind(self) -> str | None:
         """A text that is equal for heads that differ only in name and label field.
 
-        The value is None if the head cannot be computed together with other heads.
+        The property is None if the head cannot be computed together with other heads.
         """
         return None
 
@@ -484,8 +484,8 @@ class ComparableHead(Protocol):
           others: the logits of the other prediction, [B, C].
 
         Returns:
-          The divergence, [B], at least 0; 0 if both predictions are equal. Both predictions get
-          gradients.
+          The divergence, [B], at least 0; 0 if both predictions are equal. Gradients go through
+          `logits` and through `others`.
         """
 
 

@@ -53,4 +53,4 @@ class Hook(Protocol):
 
     @abc.abstractmethod
     def __call__(self, steps: Steps) -> tf.compat.v1.train.SessionRunHook:
-        """Build the hook for a graph. The call may add ops to the graph."""
+        """Build the hook for a graph, to which this method may add ops."""

@@ -29,9 +29,10 @@ class Mixture(NamedTuple):
 class Mixing(Protocol):
     """Mixes the encoded rows of a training batch before the network, as in mixup.
 
-    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. The
-    losses for the labels of the rows and of their partners are divided by the same sum of label
-    weights, because the partners are a permutation of the rows.
+    Each row is mixed with a partner, a row of the same batch. The loss of a task becomes `share
+    loss(labels) + (1 - share) loss(labels of the partners)`. The losses for the labels of the rows
+    and of the partners are divided by the same sum of label weights, because the partners are a
+    permutation of the rows.
     """
 
     @abc.abstractmethod

@@ -64,7 +64,7 @@ def walk_parts(part: Any) -> Iterator[Any]:
         part = list(part.values())
     if isinstance(part, (list, tuple)):
         for item in part:
-            if type(item) not in _PLAIN:  # Lists may hold millions of plain numbers.
+            if type(item) not in _PLAIN:  # For speed: lists may hold millions of numbers.
                 yield from walk_parts(item)
     elif checks.is_part(part):
         yield part

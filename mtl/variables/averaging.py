@@ -165,7 +165,7 @@ def rows_before(
 
 
 def is_state(name: str) -> bool:
-    """Return True if a variable is an average, or has decays of averages.
+    """Return True if a variable holds an average of weights, or the decay rates of averages.
 
     Args:
       name: the name of a variable, without ":0".

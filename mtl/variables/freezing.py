@@ -80,7 +80,7 @@ class Freezing:
 
     @property
     def holds_some(self) -> bool:
-        """True if a setting chooses variables."""
+        """True if `frozen`, `until` or `entries` has a pattern of variables."""
         return bool(self.frozen or self.until or self.entries)
 
     def first_step(self, variable: tf.Variable | str) -> float:

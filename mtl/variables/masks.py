@@ -81,7 +81,8 @@ class FromFile:
         except (ValueError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
             rule = f"FromFile.path must be a file of numpy.save, got {self.path!r}."
             raise checks.UserError(rule) from error
-        # `numpy.savez` writes several arrays, which `numpy.load` returns in another class.
+        # From a file of `numpy.savez`, which holds several arrays, `numpy.load` returns an
+        # `NpzFile`, not an array.
         is_array = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
         rule = "hold one array of numbers, as numpy.save writes it"
         checks.require(is_array, "FromFile.path", rule, self.path)

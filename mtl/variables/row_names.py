@@ -177,7 +177,7 @@ def _find_names(
     # If two vocabularies have the same file name, the checksum shows which file is right.
     path = next((path for path in existing_paths if checksums.matches(path, checksum)), None)
     if path is None:
-        fix = "Copy it back, or set WarmStart.row_names to the names of the saved rows."
+        fix = "Copy the file back, or set WarmStart.row_names to the names of the saved rows."
         raise checksums.describe_damage(
             existing_paths[0], f"it has changed since {directory} was written", fix
         )

@@ -76,8 +76,8 @@ class AlignedMTL(method.Method):
     Attributes:
       scale: the common length s of the vectors b_t, from the singular values of M: "min", their
         minimum, as in the paper (stable); "median", their lower median; or "rmse", their root mean
-        square. The options "median" and "rmse" come from the authors' code, and lead to larger
-        steps.
+        square. The scales "median" and "rmse" come from the authors' code, and lead to larger steps
+        than "min".
     """
 
     scale: Annotated[str, checks.OneOf(SCALES)] = "min"

@@ -43,8 +43,8 @@ class FairGrad(method.Method):
     residuals of a few percent. At Pareto-stationary points, the weights are scaled as by `NashMTL`.
 
     Attributes:
-      alpha: a number above 0. An alpha of 1 gives `NashMTL`, 2 (default) minimises the total
-        potential delay, and large values approach max-min fairness.
+      alpha: the exponent of alpha-fairness, above 0. An alpha of 1 gives `NashMTL`, 2 (default)
+        minimises the total potential delay, and large values approach max-min fairness.
     """
 
     alpha: checks.Positive = 2.0

@@ -93,7 +93,7 @@ def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
-    """Return a function from a target [N] to the step of y and the scaled steps of s and z."""
+    """Return a function from a target [N] to a Newton step: dy, and the scaled ds and dz."""
     size = tf.norm(scaled, axis=0)
     scaled /= size
     system = tf.linalg.matmul(scaled, scaled, transpose_a=True)

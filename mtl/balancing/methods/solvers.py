@@ -13,15 +13,15 @@ from collections.abc import Callable
 from mtl.balancing.methods import cone, method
 from mtl.deferred import tf
 
-# Most loops reach a solution in far fewer iterations. The limit ends the loop of a problem without
-# a solution.
+# The most iterations of a solver's loop. Most loops reach a solution in far fewer iterations; the
+# limit ends the loop of a problem without a solution.
 _MAX_ITERATIONS = 60
-# A small number is added to diagonals, so that solutions are unique even if gradients are linearly
-# dependent. The number is far below the tolerance of a solution, and far above rounding errors of
-# inner products.
+# `_RIDGE` is added to the diagonals of matrices, so that solutions are unique even if gradients are
+# linearly dependent. `_RIDGE` is far below the tolerance of a solution, and far above rounding
+# errors of inner products.
 _RIDGE = 5e-15
-# This number is added to a diagonal to select one of several solutions. This number changes the
-# objective by at most a tenth of the solver's tolerance.
+# `_TIE_BREAK` is added to the diagonal of a quadratic objective's matrix, to select the solution of
+# least norm. `_TIE_BREAK` changes the objective by at most a tenth of the solver's tolerance.
 _TIE_BREAK = 1e-10
 # Newton's method tries these fractions of a step, all at once.
 _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
@@ -132,13 +132,14 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
       The change x of the weights, float64 [T]; 0 if the starting direction d0 is about 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
-    # Directions with an eigenvalue of about 0 come from rounding errors, and are not in the span.
+    # Directions with an eigenvalue of about 0 come from rounding errors, and are not in the span of
+    # the gradients.
     roots = tf.sqrt(tf.where(values > _RIDGE, values, tf.zeros_like(values)))
     rows = tasks.norms[:, tf.newaxis] * vectors * roots
     largest = tf.reduce_max(tasks.norms)
     center = tf.linalg.matvec(rows, start, transpose_a=True)
     length = tf.norm(center)
-    cancels = length <= 1e-13 * largest  # True if d0 is about 0.
+    cancels = length <= 1e-13 * largest  # True if the starting direction d0 is about 0.
     move = _worst_case_move(rows / largest, center / tf.where(cancels, largest, length), radius)
     move = tf.linalg.matvec(vectors, tf.math.divide_no_nan(move, roots)) * length / tasks.norms
     return tf.where(cancels, tf.zeros_like(move), move)

@@ -20,7 +20,7 @@ class GeometricLoss(base.Weighting):
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
     Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. The
     mean covers only tasks in the batch, and T is their number. The weighted loss w_t L_t of each
-    task is L / T.
+    task is L / T, the geometric mean divided by T.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:

@@ -25,10 +25,11 @@ from mtl.step import step_state
 class SmoothTchebycheff(base.Weighting):
     """A smooth maximum of the losses: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    The formula of the maximum g comes from the paper. The weights of the losses are the derivatives
-    of g, `w_t = p_t softmax_t(p (L - z) / mu)`. Therefore, the sum of the weighted losses w_t L_t
-    has the gradient of the maximum g, but not its value. The sum in the formula is over the tasks
-    in the batch. The losses should have the same scale, because the maximum compares their values.
+    The formula of the smooth maximum g comes from the paper of the method. The weights of the
+    losses are the derivatives of g, `w_t = p_t softmax_t(p (L - z) / mu)`. Therefore, the sum of
+    the weighted losses w_t L_t has the gradient of the maximum g, but not its value. The sum in the
+    formula is over the tasks in the batch. The losses should have the same scale, because the
+    maximum compares their values.
 
     Attributes:
       smoothing: the smoothness mu of the maximum, above 0, in the unit of the losses. If mu is near

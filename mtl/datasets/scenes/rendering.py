@@ -181,6 +181,6 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
     enter, leave = np.minimum(first, second), np.maximum(first, second).min(-1)
     axis, distances = enter.argmax(-1), enter.max(-1)
     facing = -np.sign(np.take_along_axis(rays, axis[..., np.newaxis], -1))
-    # The plane of the last entry is the visible side.
+    # The plane at which the ray enters last is the visible side of the box.
     normals = np.eye(3)[axis] * facing @ turn.T
     return Hits(np.where(distances < leave, distances, np.inf), normals)

@@ -26,7 +26,8 @@ LETTER, SPACE, ALONE = 0, 1, 2
 _END = 0x110000
 # Tables over all code points are cut into pages of this size, and equal pages are stored once.
 _PAGE = 256
-# The ten planes of Unicode between these ranges hold no characters in any version.
+# The ranges of code points that may hold characters. The ten planes of Unicode from 0x40000 to
+# 0xDFFFF hold no characters in any version.
 _IN_USE = (range(0x40000), range(0xE0000, _END))
 _ALWAYS_SPACES = "\t\n\r"
 # BERT treats each ideograph in these ranges as a word.

@@ -160,7 +160,8 @@ class TaskAffinity(types.Surgery):
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]
-            # Both losses use the same rows and random numbers, so only the step changes the loss.
+            # The losses before and after a task's step use the same rows and random numbers, so
+            # only the step changes the losses.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 moved_batch = dataclasses.replace(whole, first=build(0))
                 return _stack_losses(moved_batch.sum(lambda part: part.losses))

@@ -137,8 +137,8 @@ class Calibration(refit.Refit):
           head: the head to calibrate.
           rows: labelled rows.
           others: the `Fit.values` of the calibration of all rows, if `rows` are only the rows of a
-            slice. A class that cannot be calibrated on the slice gets the values in `others`.
-            `others` is None if `rows` are all rows.
+            slice. A class that cannot be calibrated on the slice gets the values of the calibration
+            of all rows. `others` is None if `rows` are all labelled rows.
 
         Returns:
           The fitted calibration, whose `values` are [2, C], or [K, 2] for `Isotonic`.

@@ -104,7 +104,8 @@ def _measure_ghosts(
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
-        # Backward passes are linear, so the cotangents of the sum follow without another pass.
+        # Backward passes are linear, so the cotangents of the weighted sum of the losses follow
+        # without another pass.
         whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
         whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}

@@ -86,7 +86,8 @@ class _Twins:
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the ops that read a tensor, except for new ops, whose index is at least `first`."""
         for op in source.consumers():
-            # An op such as a read only passes a value on: also list the readers of its output.
+            # An op such as Identity or ReadVariableOp passes a value on: list the readers of the
+            # op's output in place of the op.
             if self._passes_on(op):
                 yield from self._list_users(op.outputs[0])
             elif op.name not in self._new:

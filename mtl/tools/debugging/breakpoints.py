@@ -27,7 +27,7 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
     code = stop_in.__code__
     # Skip the line of `def`, which a call does not execute.
     lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
-    first = min(lines, default=code.co_firstlineno)  # A function may consist of one line only.
+    first = min(lines, default=code.co_firstlineno)  # For a function in one line: this line.
     # Without `nosigint`, pdb would replace the launcher's handler for Ctrl-C.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]

@@ -81,7 +81,7 @@ def read_tree(
         shape = tuple(variable.shape.as_list())
         count, size = variable.shape.num_elements() or 0, variable.dtype.base_dtype.size
         scope_of_variable = _add_scope(scopes, name)
-        scope_of_variable.variable = shape  # static, such as (64, 32)
+        scope_of_variable.variable = shape  # The static shape, such as (64, 32).
         for scope in _list_above(scopes, name):
             scope.parameters += count
             scope.num_bytes += count * size

@@ -137,7 +137,7 @@ class _Replay(training.Training):
         ready = [first for first in candidates if states.is_saved(first)]
         # The replay needs the saved state of the input, too, to repeat the batches.
         rule = "come at or after a checkpoint with the input state of one process"
-        fix = "The state is needed to repeat the batches. "
+        fix = "The replay needs the input state to repeat the batches. "
         fix += f"Checkpoints of steps {names} lack it for these settings of data and seed."
         checks.require(bool(ready), "--step", rule, step, fix)
         # Prefer a checkpoint before the step, so that the replay includes the previous step, too.

@@ -111,8 +111,9 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
     """Return the names of the tensors whose first axis has the rows of the batch.
 
-    A first axis of length B proves nothing, because a kernel may have B rows by chance.
-    `list_of_rows` therefore follows the axis of rows from the input batch through all ops.
+    A first axis of length B need not hold the rows of the batch, because a kernel may have B rows
+    by chance. `list_of_rows` therefore follows the axis of rows from the input batch through all
+    ops.
 
     Args:
       dump: the tensors of the training step.
@@ -166,7 +167,7 @@ def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[s
     if node.kind == "GatherV2" and not _is_along_rows(dump, first, node.inputs[-1]):
         return first in of_rows
     # If the rows of the batch are the indices of a gather, the output keeps their order. If the
-    # rows are the table of the gather, their order changes.
+    # rows of the batch are the table from which a gather takes rows, the order of the rows changes.
     return places in of_rows and first not in of_rows
 
 
@@ -248,7 +249,7 @@ def _list_rows_that(
     loops = tensor.count(_IN_LOOP)
     is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
     if is_of_slices and loops > 1:
-        return ()  # In a loop of the model, the iteration does not tell the slice.
+        return ()  # An iteration of a loop in the model does not tell the slice of the batch.
     for iteration, value in enumerate(dump.read_numbers(tensor)):
         # Outside of loops, a tensor may have the rows of the whole batch instead of one slice.
         is_whole = len(value) % batch_size == 0 and not loops

@@ -51,7 +51,8 @@ FEW_CLASSES = 20
 # counted in the sample only.
 MOST_VALUES = 100_000
 # In a column of numbers, up to 3 distinct words may mean a missing value, if at most 0.1 times as
-# many rows contain a word as contain a number. A column with more words is not a column of numbers.
+# many rows contain a word as contain a number. A column with more than 3 such words is not a column
+# of numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _FLOAT32 = 3.4e38
 
@@ -190,7 +191,7 @@ class Column:
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)
         few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
-        # Texts such as 1,200 or <0.5 are numbers, not marks: see `forms`.
+        # Texts such as 1,200 or <0.5 are numbers, not marks of missing values: see `forms`.
         few = few and not any(map(forms.looks_like_number, words))
         few = few and self.values.isdisjoint(words)
         return [*self._marks, *words] if few else []
@@ -220,7 +221,7 @@ class Column:
         return self._counts is None or pc.any(pc.equal(self._counts["text"], text)).as_py()
 
     def counts_mark(self, mark: str) -> bool:
-        """Return True if a mark of `MARKS_OF_NUMBERS` occurs in the column."""
+        """Return True if a mark of missing values, in `MARKS_OF_NUMBERS`, occurs in the column."""
         return mark in self._marks
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:

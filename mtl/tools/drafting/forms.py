@@ -59,8 +59,8 @@ class Found:
 def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
     """Return the form of the numbers in a column; None if the column has no form.
 
-    Up to 3 distinct texts may have another form, if these texts occur in at most 0.1 times as many
-    rows as the numbers of the form.
+    Up to 3 distinct texts may differ from the returned form, if these texts occur in at most 0.1
+    times as many rows as the numbers in this form.
 
     Args:
       values: {text: number of rows}, without missing values.

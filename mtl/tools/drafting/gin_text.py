@@ -382,7 +382,7 @@ def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
         lines += _bind(f"{column}.names", [chosen.name for chosen in group])
         lines += [f"{column}.units = {list(first.units)!r}"]
         # In gin, a scope without a binding inherits the binding outside of all scopes, so bind the
-        # form in every scope.
+        # time format `form` in every scope.
         lines += [f"{column}.form = {first.form!r}"] * bool(first.form or len(groups) > 1)
     return lines
 

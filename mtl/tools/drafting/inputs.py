@@ -25,13 +25,13 @@ _KEY_NAME = re.compile(
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# A column looks like an id if at least this share of its values is distinct. If its name suggests
-# an id, half of this share is enough.
+# A column looks like an id if at least this share of its values is distinct. If the name of the
+# column suggests an id, half of `_DISTINCT` is enough.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
 # The largest number of distinct whole numbers that also become categories, and the least number of
-# rows for each of them on average. With fewer rows for each number, a vector for each number would
-# learn mostly noise.
+# rows for each of them on average. With fewer than 500 rows for each number, an embedding vector
+# for each number would learn mostly noise.
 _FEW_VALUES, _ROWS_OF_VALUE = 50, 500
 # The largest vocabulary of a column; a column with more distinct values is hashed.
 _MOST_CATEGORIES = 10_000

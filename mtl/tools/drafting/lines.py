@@ -161,7 +161,7 @@ def read_dialect(
     checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
     if not columns:  # Training skips line 1 as the header, even if line 1 is blank.
         _require_first(path, first)
-        rule, fix = "be the header", f"tail -n +{number} OLD > NEW drops the lines before it."
+        rule, fix = "be the header", f"tail -n +{number} OLD > NEW drops all earlier lines."
         checks.require(number == 1, f"{path} line 1", rule, f"the header in line {number}", fix)
     delimiter = delimiter or _find_delimiter(path, [line for _, line in first])
     rows = [_split(line, delimiter) for _, line in first]
@@ -193,7 +193,7 @@ def read_dialect(
 def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
     """Fail if comments or a title stand before the header."""
     later = _skip_remarks(first) or _find_header(first)
-    fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops the lines before it."
+    fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops all earlier lines."
     checks.require(not later, f"{path} line 1", "be the header", first[0][1][:60], fix)
 
 

@@ -69,8 +69,8 @@ def _read_keys(value: Any) -> set[str]:
 def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
     """Return {key: kinds of its values}; empty lists count only if there is no other kind."""
     kinds: dict[str, set[str]] = {}
-    # `first_keys` holds the keys of the first list with weights in each column; `varied` holds the
-    # columns in which other such lists have other keys.
+    # `first_keys` holds, for each column, the keys of its first list with weights. `varied` holds
+    # the columns in which the keys differ between lists with weights.
     first_keys: dict[str, set[str]] = {}
     varied: set[str] = set()
     for path in paths:

@@ -402,7 +402,7 @@ def _ask_leaks(
     alone: Mapping[str, float],
     chosen_tasks: Sequence[tasks_lib.Task] | None,
 ) -> inputs_lib.Input:
-    """Return the input for a column; if it may reveal a label, leave it out or add a doubt."""
+    """Return a column's input; if the column may reveal a label, leave it out or add a warning."""
     name = chosen.name
     codes, numbers = _encode(table, name)
     for task in chosen_tasks or ():
@@ -423,7 +423,7 @@ def _list_doubts(
     chosen: Sequence[inputs_lib.Input],
     holdout: Holdout,
 ) -> list[str]:
-    """Return the doubts about inputs, tasks, and rows that may belong together."""
+    """Return warnings about inputs, about tasks, and about rows that may belong together."""
     doubts = [use.doubt for use in chosen if use.doubt]
     doubts = [doubt for doubt in doubts if holdout.is_drawn or "--time" not in doubt]
     doubts += _doubt_forms(chosen)

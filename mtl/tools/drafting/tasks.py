@@ -144,7 +144,7 @@ def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
     got = f"{value!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
     _require_finite(facts, table, where)
-    rule, fix = "hold numbers in JSON, or null", "A text cannot be a missing number there."
+    rule, fix = "hold numbers in JSON, or null", "In JSON, a text cannot mean a missing number."
     is_odd = inputs.is_odd_in_json(facts, table)
     checks.require(not is_odd, where, rule, f"texts such as {facts.written or value!r}", fix)
     gaps = _tell_gaps(facts)
@@ -165,7 +165,7 @@ def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: s
     """Fail if a file stores infinite labels as numbers, which no setting makes missing values."""
     odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
     is_stored = facts.name in table.dialect.numbers
-    fix = "Write them as nulls, or as finite numbers."
+    fix = "Write these labels as nulls, or as finite numbers."
     checks.require(not (odd and is_stored), where, "hold finite numbers", odd, fix)
 
 
@@ -173,7 +173,10 @@ def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -
     """Fail if a label has too many distinct texts for classes."""
     value, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
-    got, fix = f"{facts.distinct:,} values, such as {value!r}", "Is it an id, a date or free text?"
+    got, fix = (
+        f"{facts.distinct:,} values, such as {value!r}",
+        "Is the label an id, a date or free text?",
+    )
     checks.require(is_label or facts.is_code, where, rule, got, fix)
     # Texts such as 9h 5m, which no reader takes for numbers, have nearly as many values as rows.
     are_few = facts.distinct <= max(columns.FEW_CLASSES, _SHARE_OF_CLASSES * facts.present)

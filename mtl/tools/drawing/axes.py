@@ -16,8 +16,8 @@ from mtl.tools.drawing import figures, texts
 _LOG_FACTOR = 50
 # The space on both sides of a constant value, as a share of the value.
 _ROOM = 0.2
-# The largest and the smallest positive number that an axis can draw. Beyond these limits, ranges or
-# logarithms may overflow.
+# The largest and the smallest positive number that an axis can draw. Ranges or logarithms of
+# numbers beyond `_MOST` or `_LEAST` may overflow.
 _MOST, _LEAST = 1e300, 1e-300
 # Differences between numbers are rounding errors if they are below this share of the numbers.
 _DIGITS = 1e-13

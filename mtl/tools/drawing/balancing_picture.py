@@ -71,8 +71,8 @@ def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curve
     """Group the scalars of a run that are about balancing.
 
     Returns:
-      {(scope, kind): {name: {step: value}}}, sorted by scope. The name is a task, a pair of tasks
-      such as "a/b", or "all". The scope is the prefix of the scalars' names, or "".
+      {(scope, kind): {name: {step: value}}}, sorted by scope. The name of a scalar is a task, a
+      pair of tasks such as "a/b", or "all". The scope is the prefix of the scalars' names, or "".
     """
     groups: dict[tuple[str, str], event_files.Curves] = {}
     for tag, points in curves.items():

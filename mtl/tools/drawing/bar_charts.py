@@ -40,14 +40,15 @@ def draw(
       bars: the bars, from top to bottom.
       across: the name of the horizontal axis, with its unit.
       note: a line of text below the figure.
-      near: a power of ten. Absolute values above `near` are on a logarithmic scale, so that a large
-        number does not hide small numbers. 0 for a linear axis.
+      near: a power of ten, the largest absolute value on a linear scale. Absolute values above
+        `near` are on a logarithmic scale, so that a large number does not hide small numbers. 0 for
+        a linear axis.
     """
     # `bar[1:]` contains the value and both ends of the interval.
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]
     # The axis must include 0, because all bars begin there.
     axis = axes.span([0.0, *ends])
-    # If all numbers lie between -near and near, the axis stays linear.
+    # If all drawn numbers lie between -near and near, the horizontal axis stays linear.
     if max(-axis.low, axis.high) > near:
         axis = axis._replace(near=near)
     names = max((texts.measure(bar.name) for bar in bars), default=0.0)

@@ -74,8 +74,8 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
     room = max(_NAMES, figures.WIDTH - _RIGHT - longest - count * _WIDEST)
     left = min(room, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     share = (figures.WIDTH - left - _RIGHT) / count
-    # Write names horizontally if they fit above their columns. Otherwise, slant the names if
-    # columns are wide enough, or else write the names vertically.
+    # Write names horizontally if they fit above their columns. Slant names that do not fit
+    # horizontally if columns are wide enough, or else write the names vertically.
     angle = 0 if longest <= min(share, _WIDEST) - 4 else _SLANT if share >= _NARROW else 90
     turn = math.radians(angle)
     # The slanted name of the last column reaches beyond the matrix.

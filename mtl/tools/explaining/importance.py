@@ -147,8 +147,8 @@ def require_rows(held: rows.Rows) -> None:
 class Paired:
     """Compares the metrics of permuted rows with the metrics of the original rows.
 
-    A row that is hard to predict makes both metrics worse, so such a row has little effect on the
-    difference of the metrics.
+    A row that is hard to predict makes the metrics of permuted and of original rows worse, so such
+    a row has little effect on the difference of the metrics.
 
     Args:
       score: a function that measures M metrics of some of the N rows.

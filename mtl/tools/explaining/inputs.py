@@ -72,8 +72,8 @@ def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> 
     representatives = {field: field for field in fields}
     for group in together:
         members = {representatives[field] for field in group}
-        # Any member could represent the group. The first name in the alphabet is the same in every
-        # run, but the order of a set is not.
+        # Any field of a group could represent the group. The first name in the alphabet is the same
+        # in every run, but the order of a set is not.
         first = min(members, default="")
         representatives = {
             field: first if member in members else member

@@ -155,7 +155,8 @@ def open_model(
         tf1.set_random_seed(experiment.run.seed)
         # If a vocabulary file has changed, ids would mean other tokens than they did in training.
         given_files.check_unchanged(model.column_files, model_dir)
-        # `build` appends to this list, because `refuse_mismatch` returns only the EstimatorSpec.
+        # `build` appends the model to the list `models`, because `refuse_mismatch` returns only the
+        # EstimatorSpec.
         models: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:

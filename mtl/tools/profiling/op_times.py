@@ -103,8 +103,8 @@ def divide_starting(
         over the threads.
 
     Returns:
-      {place: seconds} without the phase `words.STARTING`; the seconds add up to the same sum as in
-      `wall`.
+      {place: seconds}, where a place is a phase of the step, forward or backward, without the phase
+      `words.STARTING`. The seconds add up to the same sum as in `wall`.
     """
     divided = dict(wall)
     starting = divided.pop(words.Place(words.STARTING), 0.0)

@@ -15,7 +15,7 @@ from mtl.tf_internals import xplane
 from mtl.tools.profiling import memory, op_times, shares, words
 
 CALL = "session_call"
-"""The name of this package's mark for a session call; Estimator's mark counts calls, not steps."""
+"""The name of the trace event of a session call; Estimator's event counts calls, not steps."""
 
 # Names that TensorFlow's profiler gives to events and to their properties.
 _NUMBER = "id"

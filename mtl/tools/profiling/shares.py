@@ -77,7 +77,8 @@ def divide(
             before = time
         running[rank][place] += step
         if not running[rank][place]:
-            # Remove places without running ops, so that a counter without ops is empty.
+            # Remove a place without running ops from its counter, so that a counter is empty if no
+            # op of its rank runs.
             del running[rank][place]
     return dict(picoseconds)
 

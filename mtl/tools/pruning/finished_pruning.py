@@ -231,7 +231,8 @@ def read_masks(
       checkpoint: the path of the checkpoint.
 
     Raises:
-      UserError: the checkpoint belongs to another model, or its masks do not fit the parts.
+      UserError: the checkpoint belongs to another model, or the saved masks do not fit the settings
+        in `pruning`.
     """
     initial = _build_initial(experiment, model_dir)
     saved = dict(tf.train.list_variables(checkpoint))
@@ -276,7 +277,7 @@ def _is_cut(name: str, names: Collection[str]) -> bool:
 
 
 class _Network:
-    """The network of a checkpoint with the weights that an export has; it reads training rows."""
+    """A checkpoint's network with the weights that an export has, which reads training rows."""
 
     def __init__(
         self,

@@ -255,8 +255,8 @@ def show_value(value: object) -> str:
     """Return a value of a field as text.
 
     Args:
-      value: the value. Bytes are decoded as UTF-8, and empty bytes become "(empty)". Floats get at
-        most six significant digits.
+      value: bytes, a number, or another object of a field. Bytes are decoded as UTF-8, and empty
+        bytes become "(empty)". Floats get at most six significant digits.
     """
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"

@@ -180,7 +180,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
             # `served`.
             larger = served | _list_subsets(len(onto) - 1 & ~served)
             sums = onto[larger][:, members].sum(axis=1)
-            best = int(np.argmax(sums))  # In a tie, `argmax` takes `served` itself.
+            best = int(np.argmax(sums))  # Of equal sums, `argmax` takes the first: `served`.
             scores[served], trained[served] = sums[best], larger[best]
     return scores, trained
 
@@ -190,9 +190,9 @@ def _find_best_partitions(
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Return the best partitions of all tasks into at most `limit` sets, [(score, sets)].
 
-    The algorithm is dynamic programming. In round n, best[S] holds the best partitions of a set S
-    into at most n sets. A best partition of S consists of a set with the first task of S, and of a
-    best partition of the remaining tasks of S into at most n - 1 sets.
+    Dynamic programming finds the best partitions. In round n, best[S] holds the best partitions of
+    a set S into at most n sets. A best partition of S consists of a set with the first task of S,
+    and of a best partition of the remaining tasks of S into at most n - 1 sets.
     """
     all_tasks = 2**num_tasks - 1
     best: dict[int, list[tuple[float, tuple[int, ...]]]]
@@ -207,8 +207,8 @@ def _find_best_partitions(
         next_best = {0: best[0]}
         # The last round only needs the set of all tasks.
         for task_set in [all_tasks] if number == limit else range(1, all_tasks + 1):
-            # The lowest bit is the first task. The group with the first task comes first, so no
-            # partition is tried in several orders.
+            # The lowest bit of the integer `task_set` is its first task. The group with the first
+            # task comes first, so no partition is tried in several orders.
             first_task = task_set & -task_set
             parts = first_task | _list_subsets(task_set ^ first_task)
             # Rank the candidates for the first group of a partition by the best score of all
@@ -254,8 +254,8 @@ def compare(measured: Measured, first: Proposal, second: Proposal) -> tuple[floa
       have an affinity for all needed pairs of tasks.
     """
     weights = _weigh_pairs(first, len(measured.tasks)) - _weigh_pairs(second, len(measured.tasks))
-    # Pairs with equal weights in both proposals cancel out, so the values of these pairs are not
-    # needed.
+    # Pairs of tasks with equal weights in the first and the second grouping cancel out, so the
+    # affinities of these pairs are not needed.
     differs = weights != 0
     step_values = (measured.values[:, differs] * weights[differs]).sum(axis=1)
     differences = step_values[np.isfinite(step_values)].tolist()

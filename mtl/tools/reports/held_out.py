@@ -269,7 +269,7 @@ def _join_parts(parts: list[Any]) -> Any:
 
     Return None if a report cannot show the task; all entries of `parts` are then None.
     """
-    # All parts have the same class, because the head determines the class.
+    # The results of all batches have the same class, because the head determines the class.
     if parts[0] is None:
         return None
     first, columns = parts[0], zip(*parts, strict=True)

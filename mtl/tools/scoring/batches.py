@@ -127,7 +127,8 @@ def _submit_items(
         for item in items:
             yield pool.submit(work, item)
     except checks.UserError as error:
-        # A failed future raises the error after the results of items that are still in progress.
+        # The error is yielded as a failed future, so that the caller first gets the results of
+        # earlier items, and then raises the error.
         failed_future: futures.Future = futures.Future()
         failed_future.set_exception(error)
         yield failed_future

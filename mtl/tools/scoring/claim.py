@@ -100,7 +100,8 @@ class Claim:
             same = noted_input == path or not remote.exists(output)
             fix = f"The file comes from {noted_input!r}. Choose another file, or delete the file."
             checks.require(same, "--output", f"come from {path!r}", output, fix)
-        # The note has names of outputs instead of paths, because the note lies in the same folder.
+        # The note of a scoring run has the names of output files instead of paths, because the note
+        # lies in the folder of the outputs.
         names = {os.path.basename(output): path for output, path in inputs.items()}
         self._facts = {**facts, "inputs": {**noted_inputs, **names}}
         states = earlier_note.get("states", {})

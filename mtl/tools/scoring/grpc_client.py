@@ -21,8 +21,8 @@ from mtl.tools.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
-# The status codes of an overloaded or restarting server. For any other code, a further attempt
-# would also fail.
+# The status codes of an overloaded or restarting server. For any code that is not in `_TRANSIENT`,
+# a further attempt would also fail.
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -65,8 +65,8 @@ class Records:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         extra = self._kept(chunk) if self.keep else {}
-        # Only a run that trains on TFRecords may have paths of image files in TFRecords. For all
-        # other runs, TFRecords contain the images.
+        # Only a run that trains on TFRecords may have paths of image files in TFRecords. If a run
+        # does not train on TFRecords, TFRecords to score contain the images.
         if self.images is None or self._run_records is None:
             return batches.Batch(examples=chunk.rows, kept=extra)
         return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=extra)

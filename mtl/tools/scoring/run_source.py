@@ -49,7 +49,7 @@ def find_settings(source: Any, kind: type[_Source]) -> _Source | None:
 
 
 def find_csv(source: Any) -> csv.Csv:
-    """Return the settings for a CSV file: the run's `csv.Csv`, or else the settings of its cells.
+    """Return the settings for a CSV file: the run's `csv.Csv`, or else its `Arrow.cells`.
 
     Args:
       source: the source of a run, or None.

@@ -30,8 +30,9 @@ FORMATS = tuple(blocks.MAKERS)
 # predictions.jsonl-00000-of-00010.
 _IN_NAME = re.compile(r"(.*)\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)", re.DOTALL)
 _TEXTS = ("csv", "jsonl")
-# The largest number of rows and bytes in a row group of Parquet. Small groups waste space and time,
-# but readers load a whole group into memory, where many large rows, such as images, do not fit.
+# The largest number of rows and bytes in a row group of Parquet. Small row groups waste space and
+# time, but readers load a whole row group into memory, where many large rows, such as images, do
+# not fit.
 _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 

@@ -48,8 +48,8 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_answering = False
             # The client gets the answer a moment before this context ends, so its next request may
-            # have begun already. If this request is complete, `_GRACE_SECS` is long enough for
-            # aiohttp to start its answer.
+            # have begun already. If the next request is complete, aiohttp starts its answer within
+            # `_GRACE_SECS`.
             if self._early_start is not None and self._transport is not None:
                 now = asyncio.get_running_loop().time()
                 self._start_timer(max(self._early_start, now + _GRACE_SECS - self._secs))
@@ -82,15 +82,15 @@ class Connection(asyncio.Protocol):
         self._handler.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
-        """Pass the event on to aiohttp."""
+        """Tell aiohttp that the client will send no more data."""
         return self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass the event on to aiohttp."""
+        """Tell aiohttp to pause writing, because the send buffer is full."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass the event on to aiohttp."""
+        """Tell aiohttp to resume writing, because the send buffer has room."""
         self._handler.resume_writing()
 
     def _has_whole_request(self) -> bool:

@@ -107,7 +107,8 @@ class _SlowMessages(grpc.aio.ServerInterceptor):
 
     A normal gRPC handler only starts when the message is complete, so it could not limit the time
     for the message. A handler for streams of messages starts at the beginning of the call, so it
-    can limit the time until the message is complete. Clients notice no difference.
+    can limit the time until the message is complete. For a client, both handlers behave in the same
+    way.
     """
 
     def __init__(self, secs: float):

@@ -128,7 +128,8 @@ class HttpServer:
     async def _answer_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Answer a request: check its token, call its handler, and turn exceptions into answers.
 
-        The metrics count the request. The connection ends if the answer is not sent in time.
+        The server's metrics count every request. The connection ends if the answer is not sent in
+        time.
         """
         protocol = "open_inference" if request.path.startswith("/v2") else "rest"
         measurement = self._engine.metrics.measure(protocol, _name_method(request))

@@ -177,7 +177,7 @@ class Model:
             return self._calls[key]
 
     def close(self) -> None:
-        """Free the memory. No call may be running."""
+        """Free the model's memory. The caller must wait until no prediction is running."""
         self._calls.clear()
         self._export.session.close()
 

@@ -56,8 +56,8 @@ class Settings:
       request_log: a folder for a log of rows and predictions; None for no log.
       request_log_share: the share of requests that is logged, from 0 to 1.
       request_log_without: names of features, predictions and tasks that are not logged.
-      request_log_bytes: the largest size of all log files together, in bytes. The server deletes
-        the oldest files.
+      request_log_bytes: the largest size of all log files together, in bytes. If log files exceed
+        this size, the server deletes the oldest log files.
     """
 
     host: Annotated[str, checks.Is(str, "name an address"), checks.Filled("name an address")] = (

@@ -10,7 +10,8 @@ import shlex
 
 from mtl.tools.serve import examples, http_server, server, settings
 
-# The largest number of characters of an example request. A longer request would fill the screen.
+# The largest number of characters of an example request. A request of more characters would fill
+# the screen.
 _LONGEST = 1000
 
 

@@ -314,7 +314,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         text = error.doc[max(0, error.pos - 20) : error.pos + 20]
         checks.fail("the request", rule, text, f"{error.msg} at character {error.pos}.")
-    except (ValueError, RecursionError) as error:  # There are too many digits or nested lists.
+    except (ValueError, RecursionError) as error:  # A number is too long, or lists too nested.
         reason = "lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise checks.UserError(f"the request must {rule}: {reason}.") from error
     checks.require(isinstance(document, dict), "the request", rule, document)

@@ -235,8 +235,9 @@ class Guessed(Base):
     """Guesses whether texts, as in CSV, are numbers, truth values, times or just texts.
 
     The rules for guessing are the same as in `mtl.tools.drafting`. The first block of rows that
-    shows the kind of the values decides the kind of the column. If a later block contradicts this
-    kind, `broken` becomes "text", which asks for another pass that reads the column as texts.
+    shows the kind of the values decides the kind of the column. If a later block contradicts the
+    kind of the column, `broken` becomes "text", which asks for another pass that reads the column
+    as texts.
 
     Args:
       limits: the limits of memory.
@@ -389,7 +390,7 @@ def _to_dict(values: pa.Array, counts: pa.Array) -> dict[str, int]:
 
 
 def _are_few(words: Collection[str]) -> bool:
-    """Return True if a column that begins with these words may hold numbers or truth values."""
+    """Return True if a column with the given first words may hold numbers or truth values."""
     odd_words = [word for word in words if word not in _MARKS_OF_NUMBERS]
     return len(odd_words) <= _FEW_WORDS or cells.are_truth(pa.array(list(words)))
 
@@ -445,8 +446,8 @@ class Listed(Base):
 
 def _drop_empty(lists: pa.ListArray, parts: pa.Array) -> pa.Array:
     """Return lists with the values `parts`, from which empty texts are dropped as in training."""
-    # For lists of 2 and 1 values, offsets are [0, 2, 3]. A new offset counts the texts before the
-    # list that are not empty.
+    # For lists of 2 and 1 values, offsets are [0, 2, 3]. The new offset of a list counts only the
+    # nonempty texts of earlier lists.
     offsets = lists.offsets.to_numpy()
     is_filled = pc.not_equal(parts, "").to_numpy(zero_copy_only=False)
     new_offsets = np.concatenate([[0], np.cumsum(is_filled)])[offsets]

@@ -124,8 +124,8 @@ def count_buckets(
     Args:
       numeric: the distribution of the numbers.
       buckets: the number of buckets; there is only one if the lower and the upper end are equal.
-      low: the lower end of the first bucket; by default the least number. Lower numbers are left
-        out.
+      low: the lower end of the first bucket; by default the least number. Numbers below `low` are
+        left out.
       high: the upper end of the last bucket, inclusive; by default the greatest number.
     """
     values, weights = numeric.weigh()

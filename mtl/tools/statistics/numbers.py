@@ -151,8 +151,8 @@ class Numbers:
         if self._levels is not None:
             self._add_to_sketch(values, counts)
             self._distinct.add(hashing.hash_numbers(values))
-            # Only the sketch counts numbers that occur once, because such numbers would soon fill
-            # the table again.
+            # Numbers that occur once in a block are counted only in the quantile sketch, because
+            # they would soon fill the table of counts again.
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]

@@ -23,8 +23,8 @@ class Texts:
     """Counts how often the most frequent texts occur.
 
     A table adds up the counts of the texts in all blocks. If the table becomes too long, the rarer
-    half of its texts is dropped. After a drop, counts may be too low by at most `lost`, which is
-    the sum of the largest dropped count over all drops.
+    half of its texts is dropped. After texts were dropped, counts may be too low by at most `lost`,
+    which is the sum of the largest dropped count over all drops.
 
     Args:
       most: the largest number of distinct texts in the table.

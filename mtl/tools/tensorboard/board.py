@@ -40,7 +40,8 @@ class Board:
     @property
     def due_every(self) -> tuple[int, ...]:
         """Numbers of steps; a session call has to end at every multiple of each of the numbers."""
-        # Items of evaluations do not matter here, because evaluations run between session calls.
+        # The items that evaluations write do not limit session calls, because evaluations run
+        # between session calls.
         return tuple(sorted({due.every for due in self.due_items if due.every}))
 
     @property

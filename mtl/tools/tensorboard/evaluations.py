@@ -78,7 +78,7 @@ def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.S
     # Sum up all bins above each threshold, [thresholds]. The first bin is below all thresholds.
     true, false = (np.cumsum(bins[:0:-1])[::-1] for bins in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
-    # No row is above the highest thresholds. For these thresholds, `maximum` turns 0 / 0 into 0.
+    # If no row is above a threshold, as for the highest thresholds, `maximum` turns 0 / 0 into 0.
     precision = true / np.maximum(true + false, 1e-12)
     recall = true / np.maximum(true + missed, 1e-12)
     return pr_curves.raw_data_pb(

@@ -21,7 +21,7 @@ from tensorboard.plugins.text import metadata as text_metadata
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 
-# Fields of an experiment that change the learned model. Other fields of an experiment say, for
+# Fields of an experiment that change the learned model. Fields that are not in `_LEARNED` say, for
 # example, where outputs go.
 _LEARNED = ("data", "model", "run", "warm_start")
 _LEFT_OUT = (
@@ -52,7 +52,7 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
 def lay_out(
     heads: Sequence[types.Head], losses: Sequence[str], has_surgery: bool
 ) -> tf.compat.v1.Summary:
-    """Return a layout of charts, with the curves, metrics and weights of each loss as a group.
+    """Return TensorBoard's layout of charts: for each loss, its curves, metrics and weights.
 
     Args:
       heads: the heads of the tasks.
@@ -115,7 +115,8 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         hparams.experiment_pb(infos_of_settings, infos, time_created_secs=time),
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
-        # Merging appends repeated fields, so the summary holds the values of both messages.
+        # Merging appends repeated fields, so the summary holds the values of the experiment and of
+        # the session start.
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
         # Settings are a map in a protocol buffer, whose order of bytes may differ between

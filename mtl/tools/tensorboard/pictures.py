@@ -156,7 +156,7 @@ def draw_rows(
       images: [N, H, W, C], with values in [0, 1]. If the number of channels C is not 1, 3 or 4,
         only the first channel is drawn.
       captions: the lines of text of each caption, for N captions with equally many lines.
-      are_right: for each line of each caption, True if the line is right. Wrong lines are red.
+      are_right: for each line of each caption, True if the line is right. A line with False is red.
     """
     from PIL import Image
 

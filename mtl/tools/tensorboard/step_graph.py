@@ -19,7 +19,8 @@ from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
 _TOPS = ("features", "network", "head")
-# Ops that only pass an input on. The drawn graph shows the input in place of such an op.
+# Ops that only pass an input on. In place of an op in `_SAME`, the drawn graph shows the op's
+# input.
 _SAME = (
     "Identity",
     "IdentityN",

@@ -217,7 +217,8 @@ class Reporter:
         """Begin or continue the run when the tracker can be reached; return None if it cannot."""
         while True:
             run_id = self.record.read_id()
-            # Without an id, only the owner begins a run; other processes wait for the owner.
+            # If the run has no id yet, only the process that owns the record begins the run; other
+            # processes wait for the owner.
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))

@@ -141,7 +141,7 @@ class Report(types.RunObserver):
         # An evaluator may end before the training, so an evaluator leaves the state of the run
         # unchanged.
         lines = self._reporters.close(state if self._is_owner else None)
-        # If nothing has begun, keep the warnings of an earlier process.
+        # If the tracking of this process has not begun, keep the warnings of an earlier process.
         if self._is_owner and self._has_begun:
             doubts.record_doubts(self._model_dir, "tracking", lines)
 

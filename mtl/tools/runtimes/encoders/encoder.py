@@ -197,7 +197,7 @@ class Encoder:
         if feature.shape is not None:
             return values
         dtype = np.dtype(np.int64) if input_.kind != VALUES else _numpy_type(feature)
-        # The shape is [B, L], with L > 0 even if all lists are empty.
+        # The padded lists have the shape [B, L], with L > 0 even if all lists are empty.
         padded = np.full([len(values), max([1, *map(len, values)])], b"", object)
         padded = padded if dtype.kind == "O" else np.zeros(padded.shape, dtype)
         for row, content in zip(padded, values, strict=True):

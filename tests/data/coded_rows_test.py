@@ -167,6 +167,7 @@ def test_texts_stay_until_no_batch_can_hold_their_numbers(monkeypatch):
     for window in range(50):
         own = [f"{window} {place}".encode() for place in range(6)]
         first = texts.add({"word": pa.array(own, pa.large_binary())}, rows=10)["word"]
+        assert first + 6 <= 64
         added.append((first, own))
         # The window that is read ahead, the present one, and two with the rows in batches.
         for first, own in added[-4:]:

@@ -53,7 +53,7 @@ class PLE(types.Network):
 
     @property
     def ordered_variables(self) -> str:
-        """The shared gates of several levels, which mix the experts of all tasks by places."""
+        """The shared gates of several levels, which weigh the experts in the order of the tasks."""
         return "^network/.*/shared/gate/" if len(self.experts) > 1 else ""
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:

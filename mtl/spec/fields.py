@@ -223,8 +223,8 @@ class Field:
     def value(self, values: Sequence[Any] | None) -> Any:
         """Convert values to the value of the field in one example.
 
-        TensorFlow ops convert a whole batch in the same way, but faster. `Field.value` converts
-        single examples, and also finds the bad value for an error message.
+        TensorFlow ops convert a whole batch in the same way as `Field.value`, but faster.
+        `Field.value` converts single examples, and also finds the bad value for an error message.
 
         Args:
           values: Python objects or texts; None if the field is absent.

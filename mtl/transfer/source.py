@@ -117,8 +117,8 @@ def open_source(where: str, location: str) -> Source:
 def _open_source(path: str, directory: str) -> Source:
     try:
         variables = tf.train.list_variables(path)
-        # The list of variables is in the checkpoint's index file. Read the smallest value, to open
-        # a file with values, too.
+        # The list of variables is in the checkpoint's index file. Read the smallest variable as
+        # well, so that a file with values is opened.
         for name, _ in sorted(variables, key=lambda pair: math.prod(pair[1]))[:1]:
             tf.train.load_variable(path, name)
     except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:

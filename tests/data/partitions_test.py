@@ -142,7 +142,7 @@ def test_a_table_with_a_log_is_refused(tmp_path, name, kind):
     folder = pathlib.Path(_write(tmp_path / "sales"))
     (folder / name).parent.mkdir()
     (folder / name).write_text("{}")
-    with pytest.raises(checks.UserError, match=f"plain files, got 'a {kind} table'. Some of its"):
+    with pytest.raises(checks.UserError, match=f"plain files, got 'a {kind} table'. Some files"):
         partitions.list_files("Arrow.files", str(folder))
 
 

@@ -111,7 +111,7 @@ def test_sheets_are_chosen_by_name_and_the_first_is_told(tmp_path, caplog):
         assert arrow.open_file(path)[0].names == ["x"]
         assert arrow.open_file(path)[0].names == ["x"]
     assert caplog.text.count("sheet 'Prices' is read. Arrow.sheet, or launch.new --sheet") == 1
-    assert "another: Other." in caplog.text
+    assert "another sheet: Other." in caplog.text
     assert arrow.open_file(path, sheet="Other")[0].names == ["z"]
     with pytest.raises(checks.UserError, match="the sheet must be one of .*Did you mean 'Other'"):
         arrow.open_file(path, sheet="Othr")

@@ -57,7 +57,7 @@ class Measured:
 
         The weight of a row is divided by the mean weight of all rows, so the mean of the rows'
         weighted losses is the auxiliary loss that is trained. If a loss has several parts, they are
-        added up. The first call of this method measures the whole batch. Later calls measure only
+        added up. The first call of `measure` measures the whole batch. Later calls measure only
         some rows, and use the mean weights of the whole batch, which the first call has computed.
 
         Args:

@@ -266,7 +266,7 @@ def _name_both(
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
     # Read two numbers besides 0 and 1 as numbers only if the file stores numbers, or writes a class
-    # in several ways. In other files, labels stay texts, which keeps 1.0 apart from 1.
+    # in several ways. Otherwise, labels stay texts, which keeps the label 1.0 apart from 1.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {
             "positive": [_read_whole(positive[0])],

@@ -14,11 +14,12 @@ compared in pairs. L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin, F. D
 are Wrong, but Many are Useful", 2019, arXiv:1801.01489.
 
 Confidence intervals come from a jackknife: the rows are divided into G groups, and the importance
-is computed G times without one of the groups. The rows of the left-out group are not measured, and
-no other row gets their values. So an interval covers the random choice of rows and of permutations.
-J. N. Arvesen, "Jackknifing U-statistics", 1969. Such an interval can be computed for any metric of
-a split. The intervals tend to be too wide. If only the choice of the rows and of their permuted
-values is random, R permutations make an interval too wide by a factor of sqrt(1 + 1 / R).
+is computed G times without one of the groups. Rows of the group that is left out are not measured,
+and no other row gets values of these rows. So an interval covers the random choice of rows and of
+permutations. J. N. Arvesen, "Jackknifing U-statistics", 1969. A jackknife gives such confidence
+intervals for any metric of a split. The intervals tend to be too wide. If only the choice of the
+rows and of their permuted values is random, R permutations make an interval too wide by a factor of
+sqrt(1 + 1 / R).
 """
 
 import math

@@ -16,8 +16,8 @@ from mtl.tools.profiling import words
 
 # TensorFlow describes an op in a trace as "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
-# Types of ops that call other ops, which the trace records separately. The last type waits for the
-# next batch. The times of calling and waiting ops are left out.
+# Types of ops that call other ops, which the trace records separately. The last type,
+# IteratorGetNext, waits for the next batch. The times of calling and waiting ops are left out.
 _CALLING = {
     "Case",
     "If",

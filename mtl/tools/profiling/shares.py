@@ -62,8 +62,8 @@ def divide(
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
     picoseconds: dict[words.Place, float] = collections.defaultdict(float)
-    # Count running spans for each rank. The span `window` has rank 0 and always runs, so one
-    # counter is never empty.
+    # For each rank of places, count the spans of ops that are running. The span `window` has rank 0
+    # and always runs, so one counter is never empty.
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
     before = window_start
     # Visit all starts and ends in the order of time: nothing changes between two of them.

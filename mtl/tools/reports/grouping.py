@@ -212,8 +212,8 @@ def _find_best_partitions(
             first_task = task_set & -task_set
             parts = first_task | _list_subsets(task_set ^ first_task)
             # Rank the candidates for the first group of a partition by the best score of all
-            # partitions that begin with the candidate. The `count` best partitions begin with one
-            # of the `count` best sets in this ranking.
+            # partitions that begin with the candidate. Each of the `count` best partitions begins
+            # with one of the `count` best candidates.
             order = np.argsort(-(scores[parts] + tops[task_set ^ parts]), kind="stable")
             candidates = [
                 (float(scores[part]) + score, (part, *sets))

@@ -62,7 +62,8 @@ class Labels(NamedTuple):
     """The labels and predictions of a head with C labels in each of N rows.
 
     Attributes:
-      entries: the C labels of all N rows. Each label counts as a row of the kind "binary".
+      entries: the C labels of all N rows. Each of the N C labels has an entry, like a row of a
+        binary head.
       errors: the mean error over the labels of each row, weighted by the label weights, [N].
       weights: the sum of the label weights in each row, [N].
     """

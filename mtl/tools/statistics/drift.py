@@ -352,8 +352,8 @@ def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> flo
     variances = kinds * (1 - kinds) * (1 / rows[0] + 1 / rows[1])
     step = max(1 / rows[0], 1 / rows[1])
     low, high = 0.0, 1.0
-    # Find the bound by bisection. After 40 halvings, the error of the bound, 2^-40, is far below
-    # the last digit of a distance.
+    # Find the bound of the differences by bisection. After 40 halvings, the error of the bound,
+    # 2^-40, is far below the last digit of a distance.
     for _ in range(40):
         middle = (low + high) / 2
         exponents = middle**2 / (2 * (variances + step * middle / 3))

@@ -68,7 +68,7 @@ def tell(
 
 @contextlib.contextmanager
 def undone_without_checkpoint(model_dir: str) -> Iterator[None]:
-    """Put the saved settings back if an error ends the training before its first checkpoint.
+    """Put the saved settings back if the training ends by an exception before its first checkpoint.
 
     The settings of a run must fit its checkpoints. `launch.debug` replays a step whose loss is not
     finite with the new settings, so after such an error the new settings stay. They also stay if
@@ -81,7 +81,7 @@ def undone_without_checkpoint(model_dir: str) -> Iterator[None]:
     latest = _measure_latest(model_dir)
     try:
         yield
-    except checks.UserError:
+    except BaseException:  # Also Ctrl-C in the first batch.
         is_untrained = _measure_latest(model_dir) == latest
         if before is not None and is_untrained and failures.read_step(model_dir) is None:
             config.restore(model_dir, before)

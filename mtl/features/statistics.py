@@ -164,7 +164,7 @@ def adopt_statistics(
     names: Sequence[str],
     source: str,
     directory: str,
-    fix: str = "Copy the column's settings from the other run.",
+    fix: str = "Copy the settings of its column or head from the other run.",
 ) -> None:
     """Copy the statistics of some columns from another run.
 

@@ -157,6 +157,9 @@ class EstimatorHead(types.Head):
             for name, field in labels.items()
             if isinstance(field, tf.Tensor)
         }
+        weight = getattr(self.head, "_weight_column", None)
+        if isinstance(weight, str):  # The head would raise a ValueError.
+            checks.one_of(f"head {self.name!r}: its weight_column", weight, fields)
         return tf.boolean_mask(logits, rows), fields[self.field], fields
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:

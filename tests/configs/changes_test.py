@@ -13,11 +13,11 @@ from mtl.runs import failures
     [
         (checks.UserError("a label is wrong"), False, "a = 1"),
         (checks.UserError("the loss is NaN"), True, "a = 2"),
-        (KeyboardInterrupt(), False, "a = 2"),
+        (KeyboardInterrupt(), False, "a = 1"),
     ],
     ids=["mistake", "not finite", "interrupted"],
 )
-def test_a_mistake_before_a_checkpoint_leaves_the_settings_of_the_last_one(
+def test_an_exception_before_a_checkpoint_leaves_the_settings_of_the_last_one(
     tmp_path, error, has_step, kept
 ):
     """`launch.debug` replays a loss that is not finite, with the settings that made it so."""

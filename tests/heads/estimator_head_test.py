@@ -95,6 +95,12 @@ def test_heads_that_are_none_or_several():
         head.loss(tf.zeros([1, 1]), {"x": tf.zeros([1])})
 
 
+def test_the_field_of_weights_must_be_a_label_field():
+    head = heads.EstimatorHead(name="y", head=compat.estimator.BinaryClassHead("weights"))
+    with pytest.raises(checks.UserError, match="weight_column must be one of y, weight, got 'we"):
+        head.loss(tf.zeros([1, 1]), {"y": tf.zeros([1]), "weight": tf.ones([1])})
+
+
 @pytest.mark.medium
 def test_it_trains_and_evaluates_in_an_estimator(tmp_path):
     head = heads.EstimatorHead(name="y", head=compat.estimator.BinaryClassHead())

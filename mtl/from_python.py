@@ -120,6 +120,9 @@ def load(
         checks.texts("mtl.load: trusted_packages", trusted_packages, rule)
     checks.texts("mtl.load: trusted_settings", trusted_settings, "be a list of settings")
     trusted = trust.Trusted(trusted_packages, trusted_settings)
+    if experiment is None and not config.is_saved(model_dir):
+        rule = "hold the config.gin of a run, or come with experiment"
+        checks.fail("mtl.load: model_dir", rule, model_dir)
     state = None
     with _quiet():
         if experiment is None:

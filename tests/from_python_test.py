@@ -342,7 +342,7 @@ def test_what_is_trained_wrong_is_one_line_and_leaves_nothing(
     [
         ({"model_dir": 5}, "mtl.load: model_dir must be the path of a folder, got 5"),
         ({"model_dir": ""}, "mtl.load: model_dir must name a folder, got ''"),
-        ({"model_dir": "file"}, "--model_dir must hold the config.gin of a run"),
+        ({"model_dir": "file"}, "mtl.load: model_dir must hold the config.gin of a run"),
         (
             {"model_dir": "odd"},
             "the run's config.gin must be a file that can be read, got 'odd/con",

@@ -64,7 +64,7 @@ ENCODERS = {
     ],
     "hashed attention (SDIM)": ["@histories.HashedAttention()"],
 }
-# Hashed attention needs events as wide as the target. Embeddings of places would make events wider.
+# Hashed attention needs events as wide as the target, so events get no embedding of their place.
 _NARROW = {"hashed attention (SDIM)": ["clicks/features.History.place_dimension = None"]}
 TASKS = ("click", "purchase")
 _ITEMS, _TABLE, _WIDTH, _BATCH = 100, 10_000, 16, 512

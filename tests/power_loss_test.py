@@ -132,7 +132,7 @@ def test_a_list_of_checkpoints_that_are_all_gone_is_one_line(run):
 
 
 def test_records_without_a_checksum_of_another_form(run):
-    """Those of earlier versions."""
+    """Earlier versions wrote such files without checksums."""
     for name, text in {
         "row_names.json": '{"head/": {"names": ["a"], "other": 1}}',
         "statistics/statistics.json": '{"w": {"file": "vocabulary_w.txt"}}',

@@ -392,7 +392,7 @@ def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
 
 @pytest.mark.medium
 def test_numbers_of_rows_keep_the_order_of_windows(tmp_path):
-    """As of an audit, which numbers the rows of a run."""
+    """An audit numbers the rows of a run."""
     _write_large(tmp_path)
     source = _source(tmp_path, window=80)
     data = numbered.number_rows(pipeline.Pipeline(source=source, spec=LARGE, batch_size=12))

@@ -134,7 +134,7 @@ def _address():
 
 
 def _interfaces(port):
-    """Those that the listening sockets of a port of this process are bound to."""
+    """Return the interfaces to which the listening sockets of a port are bound."""
     found = []
     for own in tf_config._sockets(port):
         with own:

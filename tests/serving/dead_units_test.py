@@ -142,7 +142,7 @@ def test_units_of_joined_and_of_split_layers_are_told_apart():
         joined = tf.concat([one @ weights(3, 2), tf.nn.relu(two @ weights(3, 3)), x], 1)
         return joined @ without(weights(9, 2), rows=[3, 8])
 
-    # 3 of 6 are dead; of the second part's three units nobody reads unit 3.
+    # Units 0, 4 and 5 of `both` have no weights. Nobody reads the second unit that `two` feeds.
     assert _remove(build) == [(1, 2), (2, 2), (4, 3), (8, 2)]
 
 

@@ -63,7 +63,7 @@ def test_no_more_requests_are_written_than_a_server_takes(export, made, tmp_path
     warm_up.write(str(tmp_path), "shop", saved_model.read(export).signature_def, held_out)
     logs = [warm_up.PredictionLog.FromString(record) for record in requests(tmp_path)]
     names = [log.predict_log.request.model_spec.signature_name for log in logs]
-    # Those of all tasks, of which others are a part.
+    # Signatures of single tasks are parts of these, so they get no requests.
     assert names[::2] == ["serving_default", "lean", "raw", "raw/lean", "kind"]
     assert names[1::2] == names[::2]
 

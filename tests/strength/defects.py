@@ -25,7 +25,7 @@ _TEXTS = (ast.JoinedStr, ast.Assert, ast.Raise)
 
 @dataclasses.dataclass(frozen=True)
 class Defect:
-    """One change of a text.
+    """A defect: one change of the source of a module.
 
     Attributes:
       kind: the kind of change, such as "comparison turned round".

@@ -121,7 +121,7 @@ def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation
 
     monkeypatch.setattr(twins, "reuse_earlier", watched)
     tiny.train(make(dropout, train_steps=2, checkpoint_steps=2), tmp_path)
-    # Those of the whole batch come first; the entropy takes a pass for each example besides.
+    # The passes over the whole batch come first. The entropy takes one more pass for each example.
     assert shared[:3] == [is_shared] * 3
 
 

@@ -58,11 +58,13 @@ ESCAPE_FORMULAS = flags.DEFINE_boolean(
     False,
     "Put an apostrophe before text in CSV that a spreadsheet would take for a formula.",
 )
-KEEP = flags.DEFINE_multi_string(
+KEEP = flags.DEFINE_multi(
+    flags.ListParser(),
+    flags.CsvListSerializer(","),
     "keep",
     [],
-    "A field of the input or of the split, such as an id, to write beside the predictions. "
-    "Repeatable.",
+    "Fields of the input or of the split, such as an id, to write beside the predictions, with "
+    "commas. Repeatable.",
 )
 SAVED_MODEL = flags.DEFINE_string(
     "saved_model", None, "The SavedModel to predict with, instead of a checkpoint."
@@ -112,12 +114,13 @@ def main() -> None:
     for flag in (SERVER, SAVED_MODEL):
         rule = "come with --input, because a split is predicted with a checkpoint"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
-    checks.unique("--keep", KEEP.value)
+    kept = _list_kept()
+    checks.unique("--keep", kept)
     checks.at_least("--batch_size", BATCH_SIZE.value, 1)
     experiment, model_dir = app.load()
     plan = _plan_outputs([], experiment, model_dir)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
-    rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
+    rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, kept)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
     with scoring.open_writer(plan.output, plan.format_name) as write:
         # Write blocks of rows: columnar formats need blocks, and all rows may not fit into memory.
@@ -137,6 +140,10 @@ def _refuse_unused() -> None:
     for flag, rule in unused:
         is_set = flag.present and flag.value != flag.default
         checks.require(not is_set, f"--{flag.name}", rule, flag.value)
+
+
+def _list_kept() -> list[str]:
+    return [name for names in KEEP.value for name in names]
 
 
 def _predict_files() -> None:
@@ -185,7 +192,7 @@ def _make_reader(experiment: Any) -> scoring.Reader:
         spec=spec,
         settings=settings,
         batch_size=BATCH_SIZE.value,
-        keep=KEEP.value,
+        keep=_list_kept(),
         format_name=INPUT_FORMAT.value,
     )
 

@@ -296,7 +296,7 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
         header, *rows = path.read_text().splitlines()
         rows = [f"r{i},{row}" for i, row in enumerate(rows)]
         path.write_text("\n".join([f"id,{header}", *rows]) + "\n")
-    keep = ("--model_dir", "run", "--keep", "id", "--keep", "level", "--keep", "age")
+    keep = ("--model_dir", "run", "--keep", "id,level", "--keep", "age")
     whole = launch("predict", *keep, "--split", "test", "--batch_size", "7")
     assert whole.code == 0, whole
     found = [json.loads(line) for line in whole.out.splitlines()]

@@ -119,20 +119,25 @@ def test_lists_are_cut_as_other_labels(found):
 )
 @pytest.mark.parametrize("missing", [[], [-1]])
 def test_rows_are_found_by_value_and_by_range(value, rows, missing):
-    head, fields = heads.Regression(name="level", missing=missing), {"level": FIELDS["level"]}
+    """No row whose label is missing is in a range, also for the metrics of other heads."""
+    head = heads.Regression(name="level", missing=missing)
+    fields = {"level": FIELDS["level"], "weight": LABELS["weight"]}
     with tf.Graph().as_default(), tf1.Session() as session:
         labels = {name: tf.constant(given) for name, given in fields.items()}
-        logits = {"level": tf.zeros([N, 1])}
-        made = slice_metrics.build_metrics({"level": [value]}, [head], logits, labels, labels)
-        (name,) = (name for name in made if name.startswith("level/rmse"))
+        logits = {"level": tf.zeros([N, 1]), "weight": tf.zeros([N, 1])}
+        both = [head, heads.Regression(name="weight")]
+        made = slice_metrics.build_metrics({"level": [value]}, both, logits, labels, labels)
+        shown = {1: "1", -1: "-1", (None, 1): "..1", (0, None): "0.."}[value]
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in made.values()])
-        rmse = session.run(made[name][0])
-    shown = {1: "1", -1: "-1", (None, 1): "..1", (0, None): "0.."}[value]
-    assert name == f"level/rmse@level={shown}"
-    counted = FIELDS["level"][rows & ~np.isin(FIELDS["level"], missing)].astype(float)
+        rmse = session.run(made[f"level/rmse@level={shown}"][0])
+        mean = session.run(made[f"weight/label_mean@level={shown}"][0])
+    present = ~np.isin(FIELDS["level"], missing)
+    counted = FIELDS["level"][rows & present].astype(float)
     expected = np.sqrt((counted**2).mean()) if len(counted) else np.nan
     np.testing.assert_allclose(rmse, expected, rtol=1e-6)
+    others = LABELS["weight"][rows & present if isinstance(value, tuple) else rows]
+    np.testing.assert_allclose(mean, others.mean(), rtol=1e-6)
 
 
 def test_a_metric_of_a_slice_has_the_order_of_the_metric_and_comes_behind_it():

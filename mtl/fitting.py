@@ -296,7 +296,8 @@ def _store_table(data: Any, name: str, path: str) -> str:
 
 def _read_table(where: str, data: Any) -> pa.Table:
     try:
-        table = _convert_rows(data)
+        is_batch = isinstance(data, pa.RecordBatch)
+        table = pa.Table.from_batches([data]) if is_batch else _convert_rows(data)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         checks.fail(where, "be a table whose columns have one type each", type(data), problem)

@@ -252,11 +252,12 @@ class _Polars:
         _ROWS,
         _Polars(),
         pa.table(_ROWS.to_dict("list")),
+        pa.record_batch(_ROWS.to_dict("list")),
         _ROWS.to_dict("list"),
         {name: values.to_numpy() for name, values in _ROWS.items()},
         _ROWS.to_dict("records"),
     ],
-    ids=["pandas", "polars", "arrow", "lists", "arrays", "rows"],
+    ids=["pandas", "polars", "arrow", "record batch", "lists", "arrays", "rows"],
 )
 def test_every_form_of_a_table_is_the_same_table(form):
     table = fitting._read_table("data", form)

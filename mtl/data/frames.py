@@ -353,7 +353,9 @@ def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[s
     return {name: data[keys[name]] for name in names}, getattr(data, "index", None)
 
 
-def _read_arrow(where: str, column: pa.ChunkedArray) -> Any:
+def _read_arrow(where: str, column: pa.ChunkedArray | pa.Array) -> Any:
+    """Return the values of a column of an Arrow table, or of a record batch."""
+    column = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     column = plain_types.convert(column)
     return columns_lib.guard(where, lambda: columns_lib.to_python(where, column))
 

@@ -237,6 +237,7 @@ GAPS_BY_FORM = {
     "Arrow array": {"size": GAPS},
     "Arrow column": {"size": pa.chunked_array([GAPS])},
     "Arrow table": pa.table({"size": GAPS}),
+    "Arrow record batch": pa.record_batch({"size": GAPS}),
     "column of polars": {"size": Polars(GAPS)},
     "polars": Polars(GAPS, size=Polars(GAPS)),
 }

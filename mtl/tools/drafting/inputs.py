@@ -37,6 +37,8 @@ _FEW_VALUES, _ROWS_OF_VALUE = 50, 500
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
+# float32 holds all whole numbers up to this one.
+_LARGEST_EXACT = 2**24
 # The number that `features.TimeParts` reads as a missing time.
 _NO_TIME = -1
 _WITH_WEIGHTS = " with weights"
@@ -274,22 +276,39 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection) -> Input:
     if _is_heavy(numbers[np.isfinite(numbers)]):
         part, bins, description = "logs", "log_bins", f"{description}, heavy tail: by logarithm"
     parts = [f"{part}_with_gaps" if facts.missing else part]
-    # Numbers with gaps are floats, which cannot be categories.
-    is_int = facts.kind == "int" and not facts.missing
-    has_rows = facts.present >= _ROWS_OF_VALUE * facts.distinct
-    if is_int and has_rows and 2 < facts.distinct <= _FEW_VALUES:
+    are_categories = _are_categories(facts)
+    if are_categories:
         parts.append("categories")
         description += f", {facts.distinct} values: as categories too"
     elif facts.distinct > 2:
         parts.append(bins)
+    is_float = not are_categories and _may_get_fractions(facts, table.dialect)
     return Input(
         name=facts.name,
-        dtype="int64" if is_int else "float32",
+        dtype="float32" if is_float else "int64",
         parts=tuple(parts),
         why=f"number, {description}" + (f", written as in {facts.written!r}" if facts.form else ""),
         doubt=_doubt_sentinel(facts, table.dialect),
         default="nan" if facts.missing else None,
     )
+
+
+def _are_categories(facts: columns.Facts) -> bool:
+    """Return True for few whole numbers with many rows for each; gaps would make them floats."""
+    is_int = facts.kind == "int" and not facts.missing
+    has_rows = facts.present >= _ROWS_OF_VALUE * facts.distinct
+    return is_int and has_rows and 2 < facts.distinct <= _FEW_VALUES
+
+
+def _may_get_fractions(facts: columns.Facts, dialect: lines.Dialect) -> bool:
+    """Return True if a column of numbers has fractions or gaps, or later rows may have fractions.
+
+    Rows in which a column of floats has a fraction may come after the table of the draft.
+    """
+    if facts.kind == "float" or facts.missing:
+        return True
+    is_exact = max(-facts.least, facts.greatest) <= _LARGEST_EXACT
+    return is_exact and facts.name in dialect.floats
 
 
 def _choose_text(

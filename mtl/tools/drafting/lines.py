@@ -64,6 +64,7 @@ class Dialect:
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
       numbers: the columns whose type in the files is a number.
+      floats: the columns whose type in the files can hold fractions.
       lists: {column: "string" or "int64"}, the type of the values in columns of lists. The type is
         "string with weights" or "int64 with weights" for maps and for similar types.
       unreadable: {column: type} for columns that a draft cannot use.
@@ -80,6 +81,7 @@ class Dialect:
     is_arrow: bool = False
     is_json: bool = False
     numbers: Sequence[str] = ()
+    floats: Sequence[str] = ()
     lists: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -71,6 +71,7 @@ def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
         sheet=sheet,
         is_arrow=True,
         numbers=[field.name for field in schema if _is_number(field.type)],
+        floats=[field.name for field in schema if _has_fractions(field.type)],
         lists={name: kind for name, kind in kinds.items() if kind},
         unreadable={n: str(schema.field(n).type) for n, kind in kinds.items() if kind is None},
     )
@@ -111,8 +112,14 @@ def _is_number(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_dictionary(kind):
         return _is_number(kind.value_type)
-    is_whole = types.is_integer(kind) or types.is_boolean(kind)
-    return is_whole or types.is_floating(kind) or types.is_decimal(kind)
+    return types.is_integer(kind) or types.is_boolean(kind) or _has_fractions(kind)
+
+
+def _has_fractions(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _has_fractions(kind.value_type)
+    return types.is_floating(kind) or (types.is_decimal(kind) and kind.scale > 0)
 
 
 def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table]]:

@@ -125,6 +125,23 @@ def test_a_draft_of_a_columnar_file_trains_as_it_is(tmp_path, monkeypatch, kind)
     assert found["grade/class"] in (b"2", b"3", b"5") and found["two/class"] in (b"3", b"-7")
 
 
+@pytest.mark.medium
+def test_a_column_of_floats_may_get_fractions_later(tmp_path, monkeypatch):
+    """But float32 would lose digits of numbers above 2^24."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0).permutation(600)[:60]
+    kinds = {"whole": draw, "price": draw.astype(float), "large": draw * 1e6, "flag": draw % 2.0}
+    _write_rows("t.feather", **kinds, cents=pa.array(draw).cast(pa.decimal128(24, 2)))
+    _draft(monkeypatch, "--data", "t.feather", "--task", "clicked")
+    assert config.load(["t.gin"]).data.spec.features == {
+        "whole": "int64",
+        "price": "float32",
+        "large": "int64",
+        "flag": "float32",
+        "cents": "float32",
+    }
+
+
 def test_a_column_has_the_texts_of_a_delimited_file(tmp_path):
     table = _draw()
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=100)

@@ -73,6 +73,13 @@ class ChosenRows(types.Source):
           `split` is an unchanged split of the inner source.
         """
 
+    def _find(self, split: str) -> Choice | None:
+        """Return the rule of a split as `find_choice` does; fail if the split does not exist."""
+        choice = self.find_choice(split)
+        if choice is None:
+            _require_split(self, split)
+        return choice
+
     def describe_left_out(self) -> list[str]:
         """Return a warning if some rows are unexpectedly in no split."""
         return []
@@ -128,7 +135,7 @@ class ChosenRows(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
-        choice = self.find_choice(split)
+        choice = self._find(split)
         if choice is None:
             return self.source.records(split)
         # Select in batches, because a selection row by row takes 20 to 90 microseconds for each
@@ -138,7 +145,7 @@ class ChosenRows(types.Source):
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the raw records of a split in batches; None if the inner source has no batches."""
-        choice = self.find_choice(split)
+        choice = self._find(split)
         read_blocks = types.read_shortcut(self.source, "blocks")
         blocks = read_blocks(split if choice is None else self.split)
         if choice is None or blocks is None:
@@ -151,7 +158,7 @@ class ChosenRows(types.Source):
         If the selection reads keys, every split reports all unreadable records, because the split
         of an unreadable record is unknown.
         """
-        choice = self.find_choice(split)
+        choice = self._find(split)
         rows = self.source.scan(split if choice is None else self.split, spec)
         if choice is None:
             yield from rows
@@ -172,12 +179,12 @@ class ChosenRows(types.Source):
 
     def estimate_bytes(self, split: str) -> int | None:
         """Estimate the memory of all rows of the inner split; the selected rows may take less."""
-        inner = split if self.find_choice(split) is None else self.split
+        inner = split if self._find(split) is None else self.split
         return types.read_shortcut(self.source, "estimate_bytes")(inner)
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the row numbers of a split; None if the inner source does not list row numbers."""
-        choice = self.find_choice(split)
+        choice = self._find(split)
         list_numbers = types.read_shortcut(self.source, "list_rows")
         if choice is None:
             return list_numbers(split)
@@ -208,14 +215,14 @@ class ChosenRows(types.Source):
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records for row numbers, int64 [B]."""
-        split = split if self.find_choice(split) is None else self.split
+        split = split if self._find(split) is None else self.split
         return self.source.take_rows(split, rows)
 
     def read_values(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterable[Mapping[str, packed.Values]] | None:
         """Return the values of a split in blocks; None if only `decode` can read the values."""
-        choice = self.find_choice(split)
+        choice = self._find(split)
         read_blocks = types.read_shortcut(self.source, "read_values")
         if choice is None:
             return read_blocks(split, spec)
@@ -230,7 +237,7 @@ class ChosenRows(types.Source):
 
         If the selection reads keys, this method reads the keys of all blocks.
         """
-        choice = self.find_choice(split)
+        choice = self._find(split)
         list_blocks = types.read_shortcut(self.source, "list_blocks")
         if choice is None:
             return list_blocks(split, spec)
@@ -362,23 +369,16 @@ def list_splits(source: Any) -> list[str]:
     return names
 
 
-def require_split(source: Any, split: str) -> None:
-    """Fail if neither a `ChosenRows` nor its files have a split; the error lists all their splits.
-
-    Args:
-      source: any source; only a `ChosenRows` around a source of files is checked.
-      split: the name of the split, such as "train".
-
-    Raises:
-      UserError: the split does not exist.
-    """
-    inner, names = source, list_splits(source)
+def _require_split(source: ChosenRows, split: str) -> None:
+    """Fail if neither a source nor its files have a split; the error lists all their splits."""
+    inner: types.Source = source
+    names = list_splits(source)
     while isinstance(inner, ChosenRows):
         if inner.find_choice(split) is not None:
             return
         names += [getattr(inner, "fold_split", "")] if getattr(inner, "folds", None) else []
         inner = inner.source
-    if inner is not source and isinstance(getattr(inner, "files", None), Mapping):
+    if isinstance(getattr(inner, "files", None), Mapping):
         checks.one_of("The split", split, dict.fromkeys(names))
 
 

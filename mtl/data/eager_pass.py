@@ -32,7 +32,8 @@ def read(data: pipeline.Pipeline, split: str, with_labels: bool = True) -> Itera
       ({feature: [B, ...]}, {label: [B, ...]}).
 
     Raises:
-      UserError, or an error of TensorFlow: a record is malformed, or the split holds no record.
+      UserError, or an error of TensorFlow: the split does not exist or holds no record, or a record
+        is malformed.
     """
     if not with_labels:
         data = dataclasses.replace(data, spec=data.spec.without_labels(), sampler=None)

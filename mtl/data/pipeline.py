@@ -20,7 +20,7 @@ import numpy as np
 
 from mtl import checks, deferred, types
 from mtl import spec as spec_lib
-from mtl.data import chosen_rows, files, in_memory, label_counts, mixing, order, packed
+from mtl.data import files, in_memory, label_counts, mixing, order, packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -567,7 +567,6 @@ class Pipeline:
           Batches ({feature: [B, ...]}, {label: [B, ...]}). Without labels, each batch is only
           {feature: [B, ...]}.
         """
-        chosen_rows.require_split(self.source, split)
         # A pass in order uses no seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)

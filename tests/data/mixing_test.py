@@ -46,6 +46,16 @@ def test_the_variance_of_a_batch_is_that_of_drawn_batches():
     assert abs(factor / expected - 1) < 0.1
 
 
+def test_blocks_of_two_rows_have_the_intraclass_correlation_of_an_analysis_of_variance():
+    draw = np.random.default_rng(3)
+    blocks = 10 * draw.normal(size=[40, 1]) + draw.normal(size=[40, 2])
+    between = 2 * blocks.mean(axis=1).var(ddof=1)
+    within = ((blocks[:, 0] - blocks[:, 1]) ** 2 / 2).mean()
+    correlation = (between - within) / (between + within)
+    factor = mixing.measure_batches(list(blocks), 4, 128)
+    np.testing.assert_allclose(factor, math.sqrt(1 + 127 * correlation / 4), rtol=1e-12)
+
+
 def test_constant_and_missing_labels_are_not_told():
     zeros = np.zeros([2000], np.int64)
     nothing = np.full([2000], np.nan, np.float32)

@@ -50,6 +50,13 @@ def test_no_match_names_the_nearest(variables, pattern, nearest):
     assert "\n" not in str(error.value)
 
 
+def test_of_many_variables_five_are_named():
+    with pytest.raises(checks.UserError, match="Variables: v0, v1, v2, v3, v4 and 2 more[.]"):
+        patterns.select_variables("Part.setting", "zzz", [f"v{n}" for n in range(7)])
+    with pytest.raises(checks.UserError, match="Variables: v0, v1, v2, v3, v4[.]"):
+        patterns.select_variables("Part.setting", "zzz", [f"v{n}" for n in range(5)])
+
+
 def test_check():
     patterns.check_patterns("Part.setting", ["a.*b", "^c$"])
     with pytest.raises(checks.UserError, match=r"Part.setting must hold regular expressions"):

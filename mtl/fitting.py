@@ -425,8 +425,12 @@ def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
 
 
 def _load_experiment(path: str, settings: Sequence[str]) -> experiment_lib.Experiment:
-    with config.isolated():
-        return config.load([path], settings)
+    try:
+        with config.isolated():
+            return config.load([path], settings)
+    except checks.UserError as error:
+        text = re.sub("^--gin_param", f"{_WHERE}: settings", str(error))
+        raise type(error)(text) from error
 
 
 def _describe_plan(plan: plans.Plan) -> str:

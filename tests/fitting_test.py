@@ -209,6 +209,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(data, arguments, message, tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_a_wrong_setting_is_named_as_an_argument(tmp_path):
+    message = "^mtl.fit: settings 'Run.train_step=3': .*Did you mean 'train_steps'"
+    with pytest.raises(checks.UserError, match=message):
+        fitting.fit(_ROWS, ["clicked"], tmp_path / "run", settings=["Run.train_step=3"])
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.medium
 def test_a_mistake_that_training_finds_leaves_nothing(tmp_path):
     settings = ["Pipeline.batch_size = 1000000000"]

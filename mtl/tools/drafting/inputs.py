@@ -208,6 +208,8 @@ def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input |
     default: str | int = _NO_TIME if is_stored else ""
     has_zones = dates.have_zones(facts, times.form or "")
     zones = ", its clock as written, whatever the zone" * has_zones
+    # A client that sends UTC would shift all hours without a word.
+    doubt += " Their zones are ignored: new rows need the zone of these rows." * has_zones
     return Input(
         name=name,
         dtype="int64" if is_stored else "string",

@@ -67,6 +67,9 @@ def test_times_are_inputs_by_units_that_come_again(form, known):
 )
 def test_a_draft_tells_that_zones_are_ignored(form, has_zones):
     assert ("as written, whatever the zone: by" in _choose("c", _days(form)).why) == has_zones
+    assert (
+        "Their zones are ignored: new rows need" in _choose("c", _days(form)).doubt
+    ) == has_zones
 
 
 @pytest.mark.parametrize("form", ["%Y%m", "%Y-%m", "%Y-W%V", "%YQ1"])

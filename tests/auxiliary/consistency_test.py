@@ -191,6 +191,11 @@ def test_a_model_that_cannot_have_the_loss_is_refused(losses, settings, message)
             {"mixing": mixing.Mixup()},
             "must be None, as the auxiliary loss 'adversarial' reads labels of rows",
         ),
+        (
+            auxiliary.PseudoLabels(heads=["kind"]),
+            {"mixing": mixing.Mixup()},
+            "must be None, as the auxiliary loss 'pseudo_labels' reads labels of rows",
+        ),
     ],
 )
 def test_a_step_that_cannot_be_built_is_refused(loss, settings, message):

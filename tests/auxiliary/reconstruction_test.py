@@ -40,6 +40,11 @@ def test_replaces_whole_columns_of_a_share_of_the_rows_by_those_of_other_rows(sh
         sources = found[name][:, 0] - COLUMNS[name][0, 0]
         np.testing.assert_array_equal(found[name], COLUMNS[name][sources.astype(int)])
         assert len(set(sources)) > ROWS / 3
+        # Each other row is as likely to be the source.
+        distances = (sources - np.arange(ROWS))[changed.any(1)] % ROWS
+        quartiles = np.quantile(distances, [0.25, 0.5, 0.75]) / ROWS
+        np.testing.assert_allclose(quartiles, [0.25, 0.5, 0.75], atol=0.1)
+        assert distances.min() > 0
     np.testing.assert_array_equal(found["id"], COLUMNS["id"])
     if share < 1:  # Columns are chosen each on their own.
         assert (moved["a"].any(1) != moved["b"].any(1)).any()

@@ -58,6 +58,18 @@ def _require_measured(one):
     assert set(one.milliseconds) == {1, 16} and min(one.milliseconds.values()) > 0
 
 
+def test_the_time_of_a_request_is_in_milliseconds():
+    """By a clock that only a request moves, by 40 ms and 20 ms."""
+    clock = [0.0]
+
+    def run(request):
+        clock[0] += 0.04 if len(request["x"]) > 1 else 0.02
+
+    with mock.patch.object(export_comparison.time, "perf_counter", lambda: clock[0]):
+        found = export_comparison._time_requests(run, [{"x": [1.0]}, {"x": [1.0] * 8}])
+    assert found == pytest.approx({1: 20, 8: 40})
+
+
 def test_every_format_is_measured(found):
     lite = [f"TensorFlow Lite, {kind}" for kind in tflite.KINDS]
     kinds = ["SavedModel, as trained", "SavedModel", "SavedModel, float16", "SavedModel, int8"]

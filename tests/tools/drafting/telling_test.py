@@ -27,6 +27,11 @@ def test_numbers_that_repeat_keep_a_code_each():
     np.testing.assert_array_equal(codes, [2, 1, 1, 2, 2, 0, 1, 2, 1, 2, 2])
 
 
+def test_numbers_that_do_not_repeat_share_bins_of_ten_rows():
+    codes = telling.encode_numbers(np.random.default_rng(0).permutation(300) / 7)
+    np.testing.assert_array_equal(np.bincount(codes)[:30], [0] + [10] * 29)
+
+
 def test_a_column_of_noise_tells_nothing():
     drawn = np.random.default_rng(5)
     codes = telling.encode_numbers(drawn.normal(size=2000))

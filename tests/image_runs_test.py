@@ -11,6 +11,7 @@ from mtl import (
     checks,
     experiment,
     features,
+    from_python,
     heads,
     mixing,
     model,
@@ -100,6 +101,18 @@ def trained(rows, tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("trained") / "run"
     verbs.train(_make(rows, "tfrecord"), str(model_dir))
     return model_dir
+
+
+def test_a_model_in_python_reads_the_files_of_its_rows_and_names_a_row_without_a_file(
+    rows, trained
+):
+    expected = list(verbs.predict(_make(rows), str(trained)))
+    model = from_python.load(trained, experiment=_make(rows))
+    names = [f"test_{n}.png" for n in range(16)]
+    found = model.predict({"photo": names})
+    np.testing.assert_allclose(found["light/value"], [row["light/value"] for row in expected])
+    with pytest.raises(checks.UserError, match="^the data row 2: .*test_99.png"):
+        model.predict({"photo": [*names[:2], "test_99.png"]})
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ python -m launch.predict --model_dir runs/adult --input in.csv --server localhos
 from __future__ import annotations
 
 import contextlib
+import csv
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,9 +59,7 @@ ESCAPE_FORMULAS = flags.DEFINE_boolean(
     False,
     "Put an apostrophe before text in CSV that a spreadsheet would take for a formula.",
 )
-KEEP = flags.DEFINE_multi(
-    flags.ListParser(),
-    flags.CsvListSerializer(","),
+KEEP = flags.DEFINE_multi_string(
     "keep",
     [],
     "Fields of the input or of the split, such as an id, to write beside the predictions, with "
@@ -143,7 +142,12 @@ def _refuse_unused() -> None:
 
 
 def _list_kept() -> list[str]:
-    return [name for names in KEEP.value for name in names]
+    # A name with a comma is in quotes.
+    kept: list[str] = []
+    for value in KEEP.value:
+        rows = csv.reader(value.splitlines(), skipinitialspace=True)
+        kept += list(itertools.chain.from_iterable(rows)) or [value]
+    return kept
 
 
 def _predict_files() -> None:

@@ -322,7 +322,8 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
     "args, says",
     [
         (("--keep", "rihc"), "--keep must be one of age, job, rich, level, got 'rihc'. Did you"),
-        (("--keep", "rich", "--keep", "rich"), "--keep must hold each name once"),
+        (("--keep", "rich,rich"), "--keep must hold each name once"),
+        (("--keep", '"age, rihc'), "--keep must be one of age, job, rich, level, got 'age, rihc'"),
         (("--batch_size", "0"), "--batch_size must be a"),
         (("--input", "data/test.csv", "--output", "data/"), "--output must not be an input"),
         (("--output", "data/../data/train.csv"), "--output must not be an input"),

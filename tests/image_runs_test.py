@@ -110,7 +110,8 @@ def test_a_model_in_python_reads_the_files_of_its_rows_and_names_a_row_without_a
     model = from_python.load(trained, experiment=_make(rows))
     names = [f"test_{n}.png" for n in range(16)]
     found = model.predict({"photo": names})
-    np.testing.assert_allclose(found["light/value"], [row["light/value"] for row in expected])
+    wanted = [row["light/value"] for row in expected]  # In batches of another size.
+    np.testing.assert_allclose(found["light/value"], wanted, rtol=1e-5, atol=1e-6)
     with pytest.raises(checks.UserError, match="^the data row 2: .*test_99.png"):
         model.predict({"photo": [*names[:2], "test_99.png"]})
 
